@@ -1,0 +1,66 @@
+package nn
+
+import (
+	"github.com/gomlx/compute/dtypes"
+	ml "github.com/gomlx/gomlx/core/graph"
+
+	"precast/graph/trace"
+)
+
+// enter descends into the module name; the empty name stays where it is.
+func enter(c *trace.Ctx, name string) (leave func()) {
+	if name == "" {
+		return func() {}
+	}
+	return c.Enter(name)
+}
+
+// Linear is torch.nn.Linear: x [..., in] -> [..., out], with weights weight [out, in] and, with bias, bias [out].
+//
+// The weight is contracted where it lies, over its second axis, so no transpose of it is in the graph.
+func Linear(c *trace.Ctx, name string, x *ml.Node, out int, bias bool) *ml.Node {
+	defer enter(c, name)()
+	in := x.Shape().Dim(-1)
+	y := matmulNT(x, c.Weight("weight", out, in))
+	if bias {
+		y = ml.Add(y, broadcastLast(c.Weight("bias", out), y))
+	}
+	return y
+}
+
+// matmulNT contracts the last axis of x [..., in] with the second of w [out, in]; the result has x's dtype.
+func matmulNT(x, w *ml.Node) *ml.Node {
+	return toDType(ml.Dot(x, w).General([]int{x.Rank() - 1}, nil, []int{1}, nil), x.DType())
+}
+
+// broadcastLast broadcasts v [n] along the leading axes of like [..., n].
+func broadcastLast(v, like *ml.Node) *ml.Node {
+	dims := like.Shape().Dimensions
+	if len(dims) == 1 {
+		return v
+	}
+	expanded := make([]int, len(dims)-1)
+	for i := range expanded {
+		expanded[i] = i
+	}
+	return ml.ExpandAndBroadcast(v, dims, expanded)
+}
+
+// isHalf says whether d is one of the 16-bit float dtypes.
+func isHalf(d dtypes.DType) bool { return d == dtypes.BFloat16 || d == dtypes.Float16 }
+
+// toDType converts x to d, or returns x itself where it is that already.
+func toDType(x *ml.Node, d dtypes.DType) *ml.Node {
+	if x.DType() == d {
+		return x
+	}
+	return ml.ConvertDType(x, d)
+}
+
+// widen converts a half-precision x to float32; wider dtypes stay.
+func widen(x *ml.Node) *ml.Node {
+	if isHalf(x.DType()) {
+		return ml.ConvertDType(x, dtypes.Float32)
+	}
+	return x
+}
