@@ -1,13 +1,13 @@
 package trace
 
 import (
-	"github.com/gomlx/compute/shapes"
+	"fmt"
+	"strings"
+
 	ml "github.com/gomlx/gomlx/core/graph"
 
 	"precast/graph"
 )
-
-var shapesMake = shapes.Make
 
 // Input is one argument of a network.
 type Input struct {
@@ -29,3 +29,60 @@ type Network struct {
 	// Build computes the outputs, in the order of Outputs, from the inputs by name. It panics, as gomlx does, on a shape that does not fit.
 	Build func(c *Ctx, in map[string]*ml.Node) []*ml.Node
 }
+
+// check reports what is wrong with the network's declaration.
+func (n Network) check() error {
+	if n.Build == nil {
+		return fmt.Errorf("the network has no Build function")
+	}
+	if len(n.Outputs) == 0 {
+		return fmt.Errorf("the network declares no outputs; a program needs at least one")
+	}
+	names := map[string]bool{}
+	for i, in := range n.Inputs {
+		switch {
+		case in.Name == "":
+			return fmt.Errorf("input %d has no name", i)
+		case strings.HasPrefix(in.Name, WeightPrefix):
+			return fmt.Errorf("input %q: the prefix %q is kept for weights; choose another name", in.Name, WeightPrefix)
+		case names[in.Name]:
+			return fmt.Errorf("input %q is declared twice", in.Name)
+		case !in.Shape.Ok() || in.Shape.IsTuple() || in.Shape.IsDynamic():
+			return fmt.Errorf("input %q has the shape %s; wanted a dtype and static dimensions", in.Name, in.Shape)
+		}
+		names[in.Name] = true
+	}
+	return nil
+}
+
+// run declares the inputs in order on g, builds the network over it and compiles g. Whatever panics on the way becomes an *Error that
+// names the network and the module path.
+func (n Network) run(g *ml.Graph, scoped func(path string)) (err error) {
+	if err := n.check(); err != nil {
+		return &Error{Component: n.Name, Err: err}
+	}
+	c := NewCtx(g, n.DType, scoped)
+	defer func() {
+		if failure := recover(); failure != nil {
+			e := panicked(failure, c.Path())
+			e.Component = n.Name
+			err = e
+		}
+	}()
+	in := make(map[string]*ml.Node, len(n.Inputs))
+	for _, x := range n.Inputs {
+		in[x.Name] = ml.Parameter(g, x.Name, x.Shape)
+	}
+	out := n.Build(c, in)
+	if len(out) != len(n.Outputs) {
+		return &Error{Component: n.Name, Err: fmt.Errorf("Build returned %d outputs, the network declares %d (%s)",
+			len(out), len(n.Outputs), strings.Join(n.Outputs, ", "))}
+	}
+	if err := g.Compile(out...); err != nil {
+		return &Error{Component: n.Name, Err: err}
+	}
+	return nil
+}
+
+// panicf panics with an error, gomlx's way to report a graph that cannot be built.
+func panicf(format string, args ...any) { panic(fmt.Errorf(format, args...)) }
