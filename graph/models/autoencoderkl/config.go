@@ -1,0 +1,110 @@
+package autoencoderkl
+
+import (
+	"fmt"
+	"slices"
+
+	"precast/graph/checkpoint"
+)
+
+// Config are the fields of AutoencoderKL's config.json, named as there.
+type Config struct {
+	InChannels, OutChannels int
+	LatentChannels          int
+	BlockOutChannels        []int
+	LayersPerBlock          int
+	NormNumGroups           int
+	UseQuantConv            bool
+	UsePostQuantConv        bool
+	MidBlockAddAttention    bool
+
+	// SampleSize is the picture's height and width that the model was trained at.
+	SampleSize [2]int
+	// ForceUpcast asks that the networks run in float32 where the pipeline runs in float16: SDXL's overflow otherwise.
+	ForceUpcast bool
+
+	// The networks of this package work on unscaled latents; a pipeline decodes latents / ScalingFactor + ShiftFactor, or, where the file
+	// has them, latents * LatentsStd / ScalingFactor + LatentsMean (one number a latent channel).
+	ScalingFactor, ShiftFactor float64
+	LatentsMean, LatentsStd    []float64
+}
+
+// maxLayers bounds layers_per_block, maxBlocks the number of blocks; published models have 2 or 3 and 4.
+const (
+	maxLayers = 256
+	maxBlocks = 16
+)
+
+// ParseConfig reads the config of an AutoencoderKL. The error lists every field that is out of range, contradicts another, or asks
+// for a part that this package does not have.
+func ParseConfig(cfg *checkpoint.Config) (Config, error) {
+	c := Config{
+		InChannels:           cfg.PositiveInt("in_channels", 3),
+		OutChannels:          cfg.PositiveInt("out_channels", 3),
+		LatentChannels:       cfg.PositiveInt("latent_channels", 4),
+		BlockOutChannels:     cfg.PositiveInts("block_out_channels", []int{64}),
+		LayersPerBlock:       cfg.PositiveInt("layers_per_block", 1),
+		NormNumGroups:        cfg.PositiveInt("norm_num_groups", 32),
+		UseQuantConv:         cfg.Bool("use_quant_conv", true),
+		UsePostQuantConv:     cfg.Bool("use_post_quant_conv", true),
+		MidBlockAddAttention: cfg.Bool("mid_block_add_attention", true),
+		ForceUpcast:          cfg.Bool("force_upcast", true),
+		ScalingFactor:        cfg.PositiveFloat("scaling_factor", 0.18215),
+		ShiftFactor:          cfg.Float("shift_factor", 0),
+		LatentsMean:          cfg.Floats("latents_mean", nil),
+		LatentsStd:           cfg.Floats("latents_std", nil),
+	}
+	if act := cfg.String("act_fn", "silu"); act != "silu" && act != "swish" {
+		cfg.Problem("act_fn", "not supported: found %q, wanted \"silu\"", act)
+	}
+	if c.LayersPerBlock > maxLayers {
+		cfg.Problem("layers_per_block", "found %d, wanted at most %d", c.LayersPerBlock, maxLayers)
+	}
+	if n := len(c.BlockOutChannels); n > maxBlocks {
+		cfg.Problem("block_out_channels", "found %d blocks, wanted at most %d", n, maxBlocks)
+	}
+	for i, channels := range c.BlockOutChannels {
+		if channels%c.NormNumGroups != 0 {
+			cfg.Problem("norm_num_groups", "found %d, wanted a divisor of block_out_channels[%d], %d", c.NormNumGroups, i, channels)
+		}
+	}
+	blockTypes(cfg, "down_block_types", "DownEncoderBlock2D", len(c.BlockOutChannels))
+	blockTypes(cfg, "up_block_types", "UpDecoderBlock2D", len(c.BlockOutChannels))
+
+	switch size := cfg.IntOrInts("sample_size", []int{32}); {
+	case len(size) == 1 && size[0] > 0:
+		c.SampleSize = [2]int{size[0], size[0]}
+	case len(size) == 2 && size[0] > 0 && size[1] > 0:
+		c.SampleSize = [2]int(size)
+	default:
+		cfg.Problem("sample_size", "found %v, wanted one positive number or a height and a width", size)
+	}
+	perLatentChannel(cfg, "latents_mean", c.LatentsMean, c.LatentChannels)
+	perLatentChannel(cfg, "latents_std", c.LatentsStd, c.LatentChannels)
+	if slices.ContainsFunc(c.LatentsStd, func(v float64) bool { return v <= 0 }) {
+		cfg.Problem("latents_std", "found %v, wanted numbers above 0", c.LatentsStd)
+	}
+	return c, cfg.Err()
+}
+
+// ScaleFactor is how many pixels a latent pixel stands for in each axis.
+func (c *Config) ScaleFactor() int { return 1 << (len(c.BlockOutChannels) - 1) }
+
+// blockTypes checks a list of block classes: as many as blocks, all of the one class there is here.
+func blockTypes(cfg *checkpoint.Config, key, class string, blocks int) {
+	types := cfg.Strings(key, []string{class})
+	if len(types) != blocks {
+		cfg.Problem(key, "found %d blocks, wanted as many as block_out_channels: %d", len(types), blocks)
+	}
+	for i, t := range types {
+		if t != class {
+			cfg.Problem(fmt.Sprintf("%s[%d]", key, i), "not supported: found %q, wanted %q", t, class)
+		}
+	}
+}
+
+func perLatentChannel(cfg *checkpoint.Config, key string, list []float64, channels int) {
+	if list != nil && len(list) != channels {
+		cfg.Problem(key, "found %d numbers, wanted one a latent channel: %d", len(list), channels)
+	}
+}
