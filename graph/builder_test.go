@@ -1,0 +1,48 @@
+package graph
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+)
+
+func TestBuilder(t *testing.T) {
+	m := NewModule("m")
+	b := NewBuilder(m, m.Entry())
+	b.Scope = "block.0"
+	x := m.Entry().NewParam("x", Input, shapes.Make(dtypes.Float32, 2, 3))
+	w := m.Entry().NewParam("w", Weight, shapes.Make(dtypes.Float32, 4, 3))
+	dot, err := b.Op(OpDot, []*Value{x, w}, Attrs{{"lhs_contracting", []int{1}}, {"rhs_contracting", []int{1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	y := dot.Results[0]
+	if got := ShapeString(y.Shape); got != "f32[2,4]" {
+		t.Errorf("dot_general: found result %s, wanted f32[2,4]", got)
+	}
+	if got := dot.Attrs.String("precision"); got != "DEFAULT" {
+		t.Errorf("dot_general: found precision %q, wanted the default filled in", got)
+	}
+	if dot.Scope != "block.0" {
+		t.Errorf("found scope %q, wanted block.0", dot.Scope)
+	}
+	one, err := b.Splat(y.Shape, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Apply(OpAdd, []*Value{y, one}); err != nil {
+		t.Fatal(err)
+	}
+	before := len(m.Entry().Nodes)
+	_, err = b.Apply(OpAdd, []*Value{x, y})
+	var c *ConstraintError
+	if !errors.As(err, &c) || c.Number != "C1" || !strings.HasPrefix(err.Error(), "block.0: add C1: found lhs f32[2,3] and rhs f32[2,4]") {
+		t.Errorf("add of unequal shapes: found error %v, wanted add C1 with the scope and both shapes", err)
+	}
+	if len(m.Entry().Nodes) != before {
+		t.Error("a refused op left a node behind")
+	}
+}
