@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"context"
 	"errors"
 	"fmt"
 )
@@ -50,6 +51,8 @@ type Error struct {
 	Op string
 	// Message is the backend's own text.
 	Message string
+	// Cause is the error behind it, such as a context's; may be nil.
+	Cause error
 }
 
 // Errorf makes an Error.
@@ -60,6 +63,18 @@ func Errorf(code Code, op, format string, args ...any) *Error {
 // Error returns "op: CODE: message".
 func (e *Error) Error() string {
 	return e.Op + ": " + e.Code.String() + ": " + e.Message
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// ContextError is the error of an operation that its context ended: Cancelled or DeadlineExceeded, with the context's own as its cause.
+func ContextError(ctx context.Context, op string) *Error {
+	code := Cancelled
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		code = DeadlineExceeded
+	}
+	return &Error{Code: code, Op: op, Message: context.Cause(ctx).Error(), Cause: ctx.Err()}
 }
 
 // CodeOf returns the code of the first Error in err's chain: OK for nil, Unknown where there is no Error.

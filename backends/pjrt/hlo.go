@@ -1,0 +1,3 @@
+package pjrt
+
+func hloText(code []byte, withConfig bool) (string, error) { return "", nil }
