@@ -22,9 +22,10 @@ type Network struct {
 	// ("transformer", "vae.decoder").
 	Name string
 	// Class is the class name in diffusers or transformers.
-	Class   string
-	DType   graph.DType
-	Inputs  []Input
+	Class  string
+	DType  graph.DType
+	Inputs []Input
+	// Outputs names what Build returns.
 	Outputs []string
 	// Build computes the outputs, in the order of Outputs, from the inputs by name. It panics, as gomlx does, on a shape that does not fit.
 	Build func(c *Ctx, in map[string]*ml.Node) []*ml.Node
@@ -34,9 +35,6 @@ type Network struct {
 func (n Network) check() error {
 	if n.Build == nil {
 		return fmt.Errorf("the network has no Build function")
-	}
-	if len(n.Outputs) == 0 {
-		return fmt.Errorf("the network declares no outputs; a program needs at least one")
 	}
 	names := map[string]bool{}
 	for i, in := range n.Inputs {
@@ -74,7 +72,10 @@ func (n Network) run(g *ml.Graph, scoped func(path string)) (err error) {
 		in[x.Name] = ml.Parameter(g, x.Name, x.Shape)
 	}
 	out := n.Build(c, in)
-	if len(out) != len(n.Outputs) {
+	if len(out) == 0 {
+		return &Error{Component: n.Name, Err: fmt.Errorf("Build returned no outputs; a program needs at least one")}
+	}
+	if n.Outputs != nil && len(out) != len(n.Outputs) {
 		return &Error{Component: n.Name, Err: fmt.Errorf("Build returned %d outputs, the network declares %d (%s)",
 			len(out), len(n.Outputs), strings.Join(n.Outputs, ", "))}
 	}
