@@ -49,7 +49,7 @@ func ParseConfig(file string, data []byte) (*Config, error) {
 	if !utf8.Valid(data) {
 		return nil, fmt.Errorf("%s: found bytes that are not UTF-8, wanted a JSON object", file)
 	}
-	keys, fields, err := parseObject(data)
+	keys, fields, err := parseObject(quoteInfinity(data))
 	if err != nil {
 		return nil, fmt.Errorf("%s%w", file, err)
 	}
