@@ -1,0 +1,184 @@
+package flux
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	ml "github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"precast/graph/checkpoint"
+	"precast/graph/models/golden"
+	"precast/graph/nn"
+	"precast/graph/trace"
+)
+
+func parse(t *testing.T, c *checkpoint.Config) Config {
+	t.Helper()
+	cfg, err := ParseConfig(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+// TestGolden compares the first call of each run. Run a has its inputs recorded; those of the others follow from the start latents, the prompt's
+// embedding and the first timestep, as in FluxPipeline.
+func TestGolden(t *testing.T) {
+	for _, tc := range []struct {
+		set, run string
+		guidance float32
+	}{
+		{"tiny/flux1-dev", "a", 3.5},
+		{"tiny/flux1-dev", "b", 3.5},
+		{"tiny/flux1-dev", "c", 3.5},
+		{"tiny/flux1-dev", "batch2", 3.5},
+		{"tiny/flux1-dev", "true-cfg", 3.5},
+		{"tiny/flux1-schnell", "a", 0},
+		{"tiny/flux1-schnell", "b", 0},
+	} {
+		t.Run(tc.set+"/"+tc.run, func(t *testing.T) {
+			ref := golden.Open(t, tc.set)
+			cfg := parse(t, ref.Config("transformer"))
+			noise := ref.F32(tc.run + "/noise").Shape()
+			text := ref.F32(tc.run + "/encode_prompt/0/prompt_embeds")
+			batch, h, w := noise.Dim(0), noise.Dim(2)/2, noise.Dim(3)/2
+			n := New(cfg, Options{Batch: batch, TextLength: text.Shape().Dim(1), ImageLength: h * w}, dtypes.Float32)
+
+			cos, sin := RoPE(cfg, text.Shape().Dim(1), h, w)
+			time := tensors.MustCopyFlatData[float32](ref.F32(tc.run + "/step_timesteps"))[0] / 1000
+			inputs := map[string]*tensors.Tensor{
+				"hidden_states":         ref.F32(tc.run + "/latents_init"),
+				"encoder_hidden_states": text,
+				"pooled_projections":    ref.F32(tc.run + "/encode_prompt/0/pooled_prompt_embeds"),
+				"timestep":              repeat(time, batch),
+				"rotary_cos":            tensors.FromFlatDataAndDimensions(cos, text.Shape().Dim(1)+h*w, cfg.HeadDim),
+				"rotary_sin":            tensors.FromFlatDataAndDimensions(sin, text.Shape().Dim(1)+h*w, cfg.HeadDim),
+			}
+			if cfg.GuidanceEmbeds {
+				inputs["guidance"] = repeat(tc.guidance, batch)
+			}
+			for name := range inputs {
+				if recorded := tc.run + "/transformer/0/in/" + name; ref.Has(recorded) {
+					ref.Check(recorded, inputs[name])
+				}
+			}
+			out := ref.Run("transformer", n, inputs)
+			t.Logf("%.2g", ref.Check(tc.run+"/transformer/0/out/0", out[0]))
+		})
+	}
+}
+
+func repeat(v float32, n int) *tensors.Tensor {
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = v
+	}
+	return tensors.FromValue(values)
+}
+
+func TestGoldenBlocks(t *testing.T) {
+	const cos, sin = "image_rotary_emb/0", "image_rotary_emb/1"
+	for _, set := range []string{"tiny/flux1-dev", "tiny/flux1-schnell"} {
+		t.Run(set, func(t *testing.T) {
+			ref := golden.Open(t, set)
+			cfg := parse(t, ref.Config("transformer"))
+			run := func(module string, inputs []string, build func(c *trace.Ctx, in []*ml.Node) []*ml.Node) {
+				t.Run(module, func(*testing.T) { ref.Block("transformer", "transformer."+module, inputs, build) })
+			}
+			embedInputs := []string{"timestep", "pooled_projection", "guidance"}
+			if !cfg.GuidanceEmbeds {
+				embedInputs = embedInputs[:2]
+			}
+			run("time_text_embed", embedInputs, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+				var guidance *ml.Node
+				if cfg.GuidanceEmbeds {
+					guidance = in[2]
+				}
+				return []*ml.Node{timeTextEmbed(c, cfg, in[0], guidance, in[1])}
+			})
+			for _, i := range []int{0, cfg.Layers - 1} {
+				module := fmt.Sprintf("transformer_blocks.%d", i)
+				run(module, []string{"hidden_states", "encoder_hidden_states", "temb", cos, sin}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+					text, image := block(c, module, cfg, in[0], in[1], in[2], nn.NewRotary(in[3], in[4]))
+					return []*ml.Node{text, image}
+				})
+			}
+			run("transformer_blocks.0.norm1", []string{"x", "emb"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+				x, gateMSA, shiftMLP, scaleMLP, gateMLP := nn.AdaLayerNormZero(c, "transformer_blocks.0.norm1", in[0], in[1])
+				return []*ml.Node{x, gateMSA, shiftMLP, scaleMLP, gateMLP}
+			})
+			run("transformer_blocks.0.attn", []string{"hidden_states", "encoder_hidden_states", cos, sin}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+				defer c.Enter("transformer_blocks.0")()
+				image, text := jointAttention(c, cfg, in[0], in[1], nn.NewRotary(in[2], in[3]))
+				return []*ml.Node{image, text}
+			})
+			run("transformer_blocks.0.ff", []string{"hidden_states"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+				return []*ml.Node{nn.FeedForward(c, "transformer_blocks.0.ff", in[0], 4*cfg.Dim(), "gelu-approximate")}
+			})
+			for _, i := range []int{0, cfg.SingleLayers - 1} {
+				module := fmt.Sprintf("single_transformer_blocks.%d", i)
+				run(module, []string{"hidden_states", "encoder_hidden_states", "temb", cos, sin}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+					joint := singleBlock(c, module, cfg, ml.Concatenate([]*ml.Node{in[1], in[0]}, 1), in[2], nn.NewRotary(in[3], in[4]))
+					text, image := splitTokens(joint, in[1].Shape().Dim(1))
+					return []*ml.Node{text, image}
+				})
+			}
+			last := fmt.Sprintf("single_transformer_blocks.%d", cfg.SingleLayers-1)
+			run(last+".attn", []string{"hidden_states", cos, sin}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+				defer c.Enter(last)()
+				return []*ml.Node{selfAttention(c, cfg, in[0], nn.NewRotary(in[1], in[2]))}
+			})
+			run("single_transformer_blocks.0.norm", []string{"x", "emb"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+				x, gate := nn.AdaLayerNormZeroSingle(c, "single_transformer_blocks.0.norm", in[0], in[1])
+				return []*ml.Node{x, gate}
+			})
+			run("norm_out", []string{"x", "conditioning_embedding"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+				return []*ml.Node{nn.AdaLayerNormContinuous(c, "norm_out", in[0], in[1], 1e-6)}
+			})
+			t.Run("pos_embed", func(*testing.T) {
+				ids := ref.F32("blocks/transformer.pos_embed/in/ids")
+				flat := tensors.MustCopyFlatData[float32](ids)
+				// Run a: 64 x 96 pixels are 4 x 6 tokens; the rest is text.
+				cos, sin := RoPE(cfg, ids.Shape().Dim(0)-24, 4, 6)
+				if got := flat[len(flat)-3:]; got[1] != 3 || got[2] != 5 {
+					t.Fatalf("the last position is %v, want [0 3 5]", got)
+				}
+				ref.CheckValues("cos", cos, tensors.MustCopyFlatData[float32](ref.F32("blocks/transformer.pos_embed/out/0")))
+				ref.CheckValues("sin", sin, tensors.MustCopyFlatData[float32](ref.F32("blocks/transformer.pos_embed/out/1")))
+			})
+		})
+	}
+}
+
+func TestParseConfig(t *testing.T) {
+	for _, tc := range []struct{ name, json, want string }{
+		{"defaults", `{}`, ""},
+		{"null", `{"out_channels": null, "num_layers": null}`, ""},
+		{"negative layers", `{"num_layers": -3}`, "config.json: num_layers: found -3, wanted 0 to 1000"},
+		{"absurd layers", `{"num_single_layers": 100000}`, "config.json: num_single_layers: found 100000, wanted 0 to 1000"},
+		{"odd axes", `{"axes_dims_rope": [15, 57, 56]}`, "config.json: axes_dims_rope: found [15 57 56], wanted even numbers"},
+		{"axes", `{"axes_dims_rope": [16, 56]}`, "config.json: axes_dims_rope: found [16 56], wanted 3 numbers with the sum attention_head_dim 128"},
+		{"head", `{"attention_head_dim": 64}`, "config.json: axes_dims_rope: found [16 56 56], wanted 3 numbers with the sum attention_head_dim 64"},
+		{"text", `{"guidance_embeds": "yes"}`, `config.json: guidance_embeds: found the string "yes", wanted true or false`},
+		{
+			"several", `{"in_channels": 0, "num_attention_heads": -1}`,
+			"config.json: in_channels: found 0, wanted an integer of 1 or more\nconfig.json: num_attention_heads: found -1, wanted an integer of 1 or more",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, err := checkpoint.ParseConfig("config.json", []byte(tc.json))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			if _, err := ParseConfig(c); err != nil {
+				got = err.Error()
+			}
+			if got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,258 @@
+// Package golden reads the reference set of the models' tests: tiny checkpoints and the tensors that diffusers and transformers compute
+// with them. Only tests import it.
+//
+// The set lies in the folder that PRECAST_REFERENCE names, else in shared/reference beside the repository. Where it is absent
+// the tests that need it are skipped.
+package golden
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	ml "github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"precast/graph"
+	"precast/graph/checkpoint"
+	"precast/graph/trace"
+)
+
+// Limit is the largest distance from a golden tensor that passes, as a part of the golden's largest absolute value.
+const Limit = 1e-4
+
+// Case is one pipeline of the set.
+type Case struct {
+	t   testing.TB
+	dir string
+	// goldens is golden.safetensors.
+	goldens *checkpoint.File
+	weights map[string]map[string]checkpoint.Tensor // by component, then key
+}
+
+// Open opens the pipeline at the path below the set's root ("tiny/flux1-dev"). It skips the test where the set is absent.
+func Open(t testing.TB, path string) *Case {
+	t.Helper()
+	dir := filepath.Join(root(t), filepath.FromSlash(path))
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("no reference: %v", err)
+	}
+	return &Case{t: t, dir: dir, goldens: openFile(t, filepath.Join(dir, "golden.safetensors")), weights: map[string]map[string]checkpoint.Tensor{}}
+}
+
+// root finds the set from the environment or, going up from the test's package, beside the repository.
+func root(t testing.TB) string {
+	t.Helper()
+	if dir := os.Getenv("PRECAST_REFERENCE"); dir != "" {
+		return dir
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir != filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(filepath.Dir(dir), "shared", "reference")
+		}
+		dir = filepath.Dir(dir)
+	}
+	t.Skip("no reference: the test does not run inside the repository")
+	return ""
+}
+
+func openFile(t testing.TB, path string) *checkpoint.File {
+	t.Helper()
+	f, err := checkpoint.OpenFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// Config parses config.json of a component.
+func (c *Case) Config(component string) *checkpoint.Config {
+	c.t.Helper()
+	data, err := os.ReadFile(filepath.Join(c.dir, "model", component, "config.json"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cfg, err := checkpoint.ParseConfig(component+"/config.json", data)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return cfg
+}
+
+// Keys returns the tensors of a component's files by key.
+func (c *Case) Keys(component string) map[string]checkpoint.Tensor {
+	c.t.Helper()
+	if all := c.weights[component]; all != nil {
+		return all
+	}
+	paths, err := filepath.Glob(filepath.Join(c.dir, "model", component, "*.safetensors"))
+	if err != nil || len(paths) == 0 {
+		c.t.Fatalf("%s: no weights (%v)", component, err)
+	}
+	all := map[string]checkpoint.Tensor{}
+	for _, path := range paths {
+		// A variant ("model.fp16.safetensors") holds the same keys again.
+		if strings.Count(filepath.Base(path), ".") > 1 {
+			continue
+		}
+		for key, w := range openFile(c.t, path).Tensors() {
+			all[key] = w
+		}
+	}
+	c.weights[component] = all
+	return all
+}
+
+// Weights returns the function that trace.Evaluate takes its weights from. Each is converted to
+// the dtype that the network wants.
+func (c *Case) Weights(component string) func(key string, shape graph.Shape) (*tensors.Tensor, error) {
+	c.t.Helper()
+	all := c.Keys(component)
+	return func(key string, shape graph.Shape) (*tensors.Tensor, error) {
+		w, ok := all[key]
+		if !ok {
+			return nil, fmt.Errorf("the checkpoint has no such key")
+		}
+		return c.read(w, shape.DType)
+	}
+}
+
+// read copies a stored tensor to a tensor of gomlx, in dtype.
+func (c *Case) read(w checkpoint.Tensor, dtype graph.DType) (*tensors.Tensor, error) {
+	t := tensors.FromShape(shapes.Make(dtype, w.Shape...))
+	var convertErr error
+	if err := t.MutableBytes(func(data []byte) { convertErr = w.Convert(data, dtype) }); err != nil {
+		return nil, err
+	}
+	return t, convertErr
+}
+
+// Has tells whether there is a golden tensor of that name.
+func (c *Case) Has(name string) bool {
+	_, ok := c.goldens.Tensor(name)
+	return ok
+}
+
+// Tensor returns a golden tensor in dtype.
+func (c *Case) Tensor(name string, dtype graph.DType) *tensors.Tensor {
+	c.t.Helper()
+	w, ok := c.goldens.Tensor(name)
+	if !ok {
+		c.t.Fatalf("no golden tensor %s", name)
+	}
+	if dtype == dtypes.Int32 {
+		ids, err := w.Int64s()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		narrow := make([]int32, len(ids))
+		for i, v := range ids {
+			narrow[i] = int32(v)
+		}
+		return tensors.FromFlatDataAndDimensions(narrow, w.Shape...)
+	}
+	t, err := c.read(w, dtype)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return t
+}
+
+// F32 returns a golden tensor as float32.
+func (c *Case) F32(name string) *tensors.Tensor {
+	c.t.Helper()
+	return c.Tensor(name, dtypes.Float32)
+}
+
+// Check compares a float32 tensor with the golden of that name: the test fails where any element is further from it than Limit times
+// the golden's largest absolute value. It returns the largest distance as a part of that value.
+func (c *Case) Check(name string, got *tensors.Tensor) float64 {
+	c.t.Helper()
+	want := c.F32(name)
+	if !got.Shape().Equal(want.Shape()) {
+		c.t.Errorf("%s: found shape %s, wanted %s", name, got.Shape(), want.Shape())
+		return math.Inf(1)
+	}
+	return c.CheckValues(name, tensors.MustCopyFlatData[float32](got), tensors.MustCopyFlatData[float32](want))
+}
+
+// CheckValues is Check on plain numbers.
+func (c *Case) CheckValues(name string, got, want []float32) float64 {
+	c.t.Helper()
+	if len(got) != len(want) {
+		c.t.Errorf("%s: found %d values, wanted %d", name, len(got), len(want))
+		return math.Inf(1)
+	}
+	var largest, distance float64
+	for i, w := range want {
+		largest = max(largest, math.Abs(float64(w)))
+		d := math.Abs(float64(got[i]) - float64(w))
+		if math.IsNaN(d) {
+			d = math.Inf(1)
+		}
+		distance = max(distance, d)
+	}
+	if largest == 0 {
+		largest = 1
+	}
+	if distance/largest > Limit {
+		c.t.Errorf("%s: the largest distance is %.3g of %.3g, %.3g relative; wanted at most %.0e", name, distance, largest, distance/largest, Limit)
+	}
+	return distance / largest
+}
+
+// Run evaluates n over the Go backend with a component's weights and returns its outputs.
+func (c *Case) Run(component string, n trace.Network, inputs map[string]*tensors.Tensor) []*tensors.Tensor {
+	c.t.Helper()
+	out, err := trace.Evaluate(nil, n, c.Weights(component), inputs)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+// Block evaluates one function of a network on golden inputs and compares its results with blocks/MODULE/out/0, out/1 and so on. inputs are
+// names below blocks/MODULE/in; each is given to build as float32 unless it is an integer, then as int32.
+func (c *Case) Block(component, module string, inputs []string, build func(x *trace.Ctx, in []*ml.Node) []*ml.Node) {
+	c.t.Helper()
+	values := map[string]*tensors.Tensor{}
+	n := trace.Network{Name: module, DType: dtypes.Float32}
+	for _, name := range inputs {
+		full := "blocks/" + module + "/in/" + name
+		dtype := dtypes.Float32
+		if w, ok := c.goldens.Tensor(full); ok && w.DType.IsInt() {
+			dtype = dtypes.Int32
+		}
+		values[name] = c.Tensor(full, dtype)
+		n.Inputs = append(n.Inputs, trace.Input{Name: name, Shape: values[name].Shape()})
+	}
+	n.Build = func(x *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
+		nodes := make([]*ml.Node, len(inputs))
+		for i, name := range inputs {
+			nodes[i] = in[name]
+		}
+		return build(x, nodes)
+	}
+	outputs := 0
+	for c.Has(fmt.Sprintf("blocks/%s/out/%d", module, outputs)) {
+		n.Outputs = append(n.Outputs, fmt.Sprintf("out/%d", outputs))
+		outputs++
+	}
+	if outputs == 0 {
+		c.t.Fatalf("no golden results of block %s", module)
+	}
+	results := c.Run(component, n, values)
+	for i, got := range results {
+		c.Check(fmt.Sprintf("blocks/%s/out/%d", module, i), got)
+	}
+}

@@ -1,0 +1,155 @@
+package t5
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	ml "github.com/gomlx/gomlx/core/graph"
+
+	"precast/graph"
+	"precast/graph/nn"
+	"precast/graph/trace"
+)
+
+// Keys under which files hold the token embedding: published ones have the first, the second or both, with equal data.
+const (
+	SharedKey      = "shared"
+	EmbedTokensKey = "encoder.embed_tokens"
+)
+
+// biasTable is the module, below encoder, that has the table of the position bias.
+const biasTable = "block.0.layer.0.SelfAttention.relative_attention_bias"
+
+// EmbeddingKey returns the key that a checkpoint has the token embedding under; has tells which tensors there are. Where
+// there is none it is SharedKey, so that the loader reports that one as missing.
+func EmbeddingKey(has func(key string) bool) string {
+	if !has(SharedKey+".weight") && has(EmbedTokensKey+".weight") {
+		return EmbedTokensKey
+	}
+	return SharedKey
+}
+
+// Options are the static sizes and choices of one program of the encoder.
+type Options struct {
+	// Name is the component's name, "text_encoder_2" where it is empty.
+	Name   string
+	Batch  int
+	Length int // tokens
+	// EmbeddingKey is SharedKey (also where empty) or EmbedTokensKey.
+	EmbeddingKey string
+}
+
+// New returns T5EncoderModel without an attention mask, as FLUX.1 calls it: padding is attended to. Its input is
+// input_ids [B, L] int32, its output last_hidden_state [B, L, d_model].
+func New(cfg Config, o Options, dtype graph.DType) trace.Network {
+	if o.Name == "" {
+		o.Name = "text_encoder_2"
+	}
+	if o.EmbeddingKey == "" {
+		o.EmbeddingKey = SharedKey
+	}
+	return trace.Network{
+		Name:    o.Name,
+		Class:   "T5EncoderModel",
+		DType:   dtype,
+		Inputs:  []trace.Input{{Name: "input_ids", Shape: shapes.Make(dtypes.Int32, o.Batch, o.Length)}},
+		Outputs: []string{"last_hidden_state"},
+		Build: func(c *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
+			x := nn.Embedding(c, o.EmbeddingKey, in["input_ids"], cfg.VocabSize, cfg.Model)
+			defer c.Enter("encoder")()
+			// Only the first block has the table; its bias serves all.
+			bias := PositionBias(c, biasTable, cfg, o.Length)
+			for i := range cfg.Layers {
+				x = Block(c, fmt.Sprintf("block.%d", i), cfg, x, bias)
+			}
+			return []*ml.Node{nn.RMSNorm(c, "final_layer_norm", x, cfg.Eps)}
+		},
+	}
+}
+
+// Block is T5Block of an encoder: x [B, L, C] and the position bias [1, H, L, L] -> [B, L, C].
+func Block(c *trace.Ctx, name string, cfg Config, x, bias *ml.Node) *ml.Node {
+	defer c.Enter(name)()
+	x = finite(ml.Add(x, selfAttention(c, "layer.0", cfg, x, bias)))
+	return finite(ml.Add(x, feedForward(c, "layer.1", cfg, x)))
+}
+
+func selfAttention(c *trace.Ctx, name string, cfg Config, x, bias *ml.Node) *ml.Node {
+	defer c.Enter(name)()
+	x = nn.RMSNorm(c, "layer_norm", x, cfg.Eps)
+	defer c.Enter("SelfAttention")()
+	project := func(name string) *ml.Node {
+		return nn.SplitHeads(nn.Linear(c, name, x, cfg.Heads*cfg.KV, false), cfg.Heads)
+	}
+	// The scores are not scaled: T5 folded the factor into its initialisation.
+	y := nn.Attention(project("q"), project("k"), project("v"), nn.AttentionConfig{Scale: 1, Mask: bias})
+	return nn.Linear(c, "o", nn.MergeHeads(y), cfg.Model, false)
+}
+
+func feedForward(c *trace.Ctx, name string, cfg Config, x *ml.Node) *ml.Node {
+	defer c.Enter(name)()
+	x = nn.RMSNorm(c, "layer_norm", x, cfg.Eps)
+	defer c.Enter("DenseReluDense")()
+	act, ok := nn.ActivationByName(cfg.Act)
+	if !ok {
+		panic(fmt.Sprintf("BUG: activation %q passed ParseConfig", cfg.Act))
+	}
+	var h *ml.Node
+	if cfg.Gated {
+		h = ml.Mul(act(nn.Linear(c, "wi_0", x, cfg.FF, false)), nn.Linear(c, "wi_1", x, cfg.FF, false))
+	} else {
+		h = act(nn.Linear(c, "wi", x, cfg.FF, false))
+	}
+	return nn.Linear(c, "wo", h, cfg.Model, false)
+}
+
+// finite clamps a float16 stream to the range of the dtype, which T5's activations leave; other dtypes pass.
+func finite(x *ml.Node) *ml.Node {
+	if x.DType() != dtypes.Float16 {
+		return x
+	}
+	return ml.ClipScalar(x, -65504, 65504)
+}
+
+// PositionBias is the additive attention bias [1, H, n, n] of n positions from the table weight [buckets, H].
+//
+// It depends on key minus query position only. The buckets of the 2n-1 differences are a small constant; their rows are then
+// spread over the matrix.
+func PositionBias(c *trace.Ctx, name string, cfg Config, n int) *ml.Node {
+	defer c.Enter(name)()
+	buckets := ml.InsertAxes(ml.Const(c.G, relativeBuckets(n, cfg.Buckets, cfg.MaxDistance)), -1)
+	rows := ml.Gather(c.Weight("weight", cfg.Buckets, cfg.Heads), buckets) // [2n-1, H]
+	index := shapes.Make(dtypes.Int32, n, n, 1)
+	difference := ml.AddScalar(ml.Sub(ml.Iota(c.G, index, 1), ml.Iota(c.G, index, 0)), int32(n-1))
+	bias := ml.TransposeAllAxes(ml.Gather(rows, difference), 2, 0, 1)
+	return ml.InsertAxes(bias, 0)
+}
+
+// relativeBuckets returns the bucket of each difference from -(n-1) to n-1: half of the buckets for each sign, of these half for single
+// distances and the rest growing logarithmically up to maxDistance. Rounding follows _relative_position_bucket in float32, since
+// the bounds of some buckets fall on integers.
+func relativeBuckets(n, buckets, maxDistance int) []int32 {
+	half := buckets / 2
+	exact := half / 2
+	out := make([]int32, 2*n-1)
+	for i := range out {
+		d := i - (n - 1)
+		b := 0
+		if d > 0 {
+			b = half
+		} else {
+			d = -d
+		}
+		if d < exact {
+			b += d
+		} else {
+			ratio := float32(math.Log(float64(float32(d) / float32(exact))))
+			ratio = ratio / float32(math.Log(float64(maxDistance)/float64(exact))) * float32(half-exact)
+			b += min(exact+int(ratio), half-1)
+		}
+		out[i] = int32(b)
+	}
+	return out
+}
