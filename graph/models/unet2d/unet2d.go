@@ -108,18 +108,20 @@ func imageSize(skips []*ml.Node) [2]int {
 
 // timeEmbedding is the time embedding, [1, TimeEmbeddingDim], or [B, TimeEmbeddingDim] where SDXL's text_embeds and time_ids are part of it.
 func (m *model) timeEmbedding(timestep, textEmbeds, timeIDs *ml.Node) *ml.Node {
-	timesteps := func(t *ml.Node, channels int) *ml.Node {
-		return nn.Timesteps(t, nn.TimestepsConfig{Channels: channels, FlipSinToCos: m.FlipSinToCos, DownscaleFreqShift: m.FreqShift})
-	}
-	emb := nn.TimestepEmbedding(m.Ctx, "time_embedding", timesteps(ml.Reshape(timestep, 1), m.BlockOutChannels[0]), m.TimeEmbeddingDim)
+	emb := nn.TimestepEmbedding(m.Ctx, "time_embedding", m.timesteps(ml.Reshape(timestep, 1), m.BlockOutChannels[0]), m.TimeEmbeddingDim)
 	emb = activate(m.TimestepPostAct, emb)
 	if textEmbeds != nil {
 		batch := textEmbeds.Shape().Dim(0)
-		ids := ml.Reshape(timesteps(ml.Reshape(timeIDs, -1), m.AdditionTimeEmbedDim), batch, -1)
+		ids := ml.Reshape(m.timesteps(ml.Reshape(timeIDs, -1), m.AdditionTimeEmbedDim), batch, -1)
 		added := ml.Concatenate([]*ml.Node{textEmbeds, convert(ids, m.DType)}, 1)
 		emb = ml.Add(emb, nn.TimestepEmbedding(m.Ctx, "add_embedding", added, m.TimeEmbeddingDim))
 	}
 	return activate(m.TimeEmbeddingActFn, emb)
+}
+
+// timesteps is the sinusoidal embedding [N, channels], in float32, of t [N].
+func (m *model) timesteps(t *ml.Node, channels int) *ml.Node {
+	return nn.Timesteps(t, nn.TimestepsConfig{Channels: channels, FlipSinToCos: m.FlipSinToCos, DownscaleFreqShift: m.FreqShift})
 }
 
 // downBlock is CrossAttnDownBlock2D or DownBlock2D: the result and the skip connections it leaves, one a layer and one of the downsampler.

@@ -1,0 +1,190 @@
+package autoencoderkl
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/gobackend"
+	"github.com/gomlx/compute/shapes"
+	ml "github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"precast/graph"
+	"precast/graph/checkpoint"
+	"precast/graph/trace"
+)
+
+// blocks is what the configs of all published models have in common.
+const blocks = `"block_out_channels": [128, 256, 512, 512], "layers_per_block": 2,
+	"down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"],
+	"up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"]`
+
+func parse(t *testing.T, text string) (Config, error) {
+	t.Helper()
+	cfg, err := checkpoint.ParseConfig("vae/config.json", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ParseConfig(cfg)
+}
+
+// weightShapes builds the networks and returns the shapes of the weights they ask for, by key, and the number of their elements.
+func weightShapes(t *testing.T, networks ...trace.Network) (shapes map[string]string, elements int) {
+	t.Helper()
+	shapes = map[string]string{}
+	for _, n := range networks {
+		g := ml.NewGraph(gobackend.GetBackend(), n.Name)
+		in := map[string]*ml.Node{}
+		for _, i := range n.Inputs {
+			in[i.Name] = ml.Parameter(g, i.Name, i.Shape)
+		}
+		n.Build(trace.NewCtx(g, n.DType, nil), in)
+		for i := range g.NumParameters() {
+			p := g.GetParameterByHandle(ml.ParameterHandle(i))
+			if key, ok := strings.CutPrefix(p.GetParameterName(), trace.WeightPrefix); ok {
+				shapes[key] = fmt.Sprint(p.Shape().Dimensions)
+				elements += p.Shape().Size()
+			}
+		}
+		g.Finalize()
+	}
+	return shapes, elements
+}
+
+// TestPublishedModels compares the number of weights with those of the published checkpoints.
+func TestPublishedModels(t *testing.T) {
+	for _, tc := range []struct {
+		name, config      string
+		tensors, elements int
+	}{
+		{"Stable Diffusion 1.5", `{"sample_size": 512, ` + blocks + `}`, 248, 83_653_863},
+		{"FLUX.1", `{"sample_size": 1024, "latent_channels": 16, "scaling_factor": 0.3611, "shift_factor": 0.1159,
+			"use_quant_conv": false, "use_post_quant_conv": false, ` + blocks + `}`, 244, 83_819_683},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg, err := parse(t, tc.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f := cfg.ScaleFactor(); f != 8 {
+				t.Errorf("found a scale factor of %d, wanted 8", f)
+			}
+			shapes, elements := weightShapes(t, NewDecoder(cfg, Sizes{Batch: 1, Height: 64, Width: 64, DType: dtypes.Float32}),
+				NewEncoder(cfg, Sizes{Batch: 1, Height: 512, Width: 512, DType: dtypes.Float32}))
+			if len(shapes) != tc.tensors || elements != tc.elements {
+				t.Errorf("found %d weights with %d elements, the checkpoint has %d with %d", len(shapes), elements, tc.tensors, tc.elements)
+			}
+		})
+	}
+}
+
+func TestNoMidAttention(t *testing.T) {
+	for attention, want := range map[bool]string{true: "[64 64]", false: ""} {
+		cfg, err := parse(t, fmt.Sprintf(`{"mid_block_add_attention": %v}`, attention))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shapes, _ := weightShapes(t, NewDecoder(cfg, Sizes{Batch: 1, Height: 3, Width: 2, DType: dtypes.Float32}))
+		if got := shapes["decoder.mid_block.attentions.0.to_q.weight"]; got != want {
+			t.Errorf("with attention %v: to_q.weight has shape %q, wanted %q", attention, got, want)
+		}
+	}
+}
+
+// TestLogvarClamp has an encoder whose log-variance is its bias: far outside of the range it is cut to.
+func TestLogvarClamp(t *testing.T) {
+	cfg, err := parse(t, `{"block_out_channels": [4], "norm_num_groups": 2, "latent_channels": 2, "mid_block_add_attention": false}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := func(key string, shape graph.Shape) (*tensors.Tensor, error) {
+		if key == "quant_conv.bias" {
+			return tensors.FromValue([]float32{-1000, 1000, -1000, 1000}), nil
+		}
+		return tensors.FromShape(shape), nil
+	}
+	out, err := trace.Evaluate(nil, NewEncoder(cfg, Sizes{Batch: 1, Height: 1, Width: 1, DType: dtypes.Float32}), weights,
+		map[string]*tensors.Tensor{"sample": tensors.FromShape(shapes.Make(dtypes.Float32, 1, 3, 1, 1))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(out[0].Value(), out[1].Value()), "[[[[-1000]] [[1000]]]] [[[[-30]] [[20]]]]"; got != want {
+		t.Errorf("mean and logvar are %s, wanted %s", got, want)
+	}
+}
+
+func TestParseConfigErrors(t *testing.T) {
+	for _, tc := range []struct{ config, want string }{
+		{`{}`, ""},
+		{`{"layers_per_block": -2}`, "layers_per_block: found -2, wanted an integer of 1 or more"},
+		{`{"layers_per_block": 100000}`, "layers_per_block: found 100000, wanted at most 256"},
+		{`{"block_out_channels": [60]}`, "norm_num_groups: found 32, wanted a divisor of block_out_channels[0], 60"},
+		{`{"down_block_types": []}`, "down_block_types: found 0 blocks, wanted as many as block_out_channels: 1"},
+		{`{"up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D"]}`, "up_block_types: found 2 blocks, wanted as many as block_out_channels: 1"},
+		{`{"up_block_types": ["AttnUpDecoderBlock2D"]}`, `up_block_types[0]: not supported: found "AttnUpDecoderBlock2D", wanted "UpDecoderBlock2D"`},
+		{`{"act_fn": "relu"}`, `act_fn: not supported: found "relu", wanted "silu"`},
+		{`{"scaling_factor": 0}`, "scaling_factor: found 0, wanted a number above 0"},
+		{`{"shift_factor": "x"}`, `shift_factor: found the string "x", wanted a finite number`},
+		{`{"latents_mean": [0, 0, 0]}`, "latents_mean: found 3 numbers, wanted one a latent channel: 4"},
+		{`{"latents_std": [1, 1, 0, 1]}`, "latents_std: found [1 1 0 1], wanted numbers above 0"},
+		{`{"sample_size": 0}`, "sample_size: found [0], wanted one positive number or a height and a width"},
+		{`{"sample_size": [512, 768]}`, ""},
+		{`{"latent_channels": 0}`, "latent_channels: found 0, wanted an integer of 1 or more"},
+		{`{"force_upcast": null, "shift_factor": null, "latents_mean": null, "latents_std": null, "sample_size": null, "up_block_types": null}`, ""},
+	} {
+		t.Run(tc.config, func(t *testing.T) {
+			_, err := parse(t, tc.config)
+			switch {
+			case tc.want == "" && err != nil:
+				t.Errorf("found error %v", err)
+			case tc.want != "" && (err == nil || err.Error() != "vae/config.json: "+tc.want):
+				t.Errorf("found   %v\nwanted  vae/config.json: %s", err, tc.want)
+			}
+		})
+	}
+	cfg, err := parse(t, fmt.Sprintf(`{"block_out_channels": [%s32]}`, strings.Repeat("32, ", 99)))
+	if want := "block_out_channels: found 100 blocks, wanted at most 16"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("found %+v, %v, wanted %s", cfg, err, want)
+	}
+}
+
+func TestKeyAliases(t *testing.T) {
+	for _, tc := range []struct {
+		key  string
+		want []string
+	}{
+		{"decoder.mid_block.attentions.0.to_q.weight", []string{"decoder.mid_block.attentions.0.query.weight"}},
+		{"encoder.mid_block.attentions.0.to_k.bias", []string{"encoder.mid_block.attentions.0.key.bias"}},
+		{"encoder.mid_block.attentions.0.to_v.weight", []string{"encoder.mid_block.attentions.0.value.weight"}},
+		{"decoder.mid_block.attentions.0.to_out.0.bias", []string{"decoder.mid_block.attentions.0.proj_attn.bias"}},
+		{"decoder.mid_block.attentions.0.group_norm.weight", nil},
+		{"decoder.mid_block.attentions.1.to_q.weight", nil},
+		{"down_blocks.0.attentions.0.to_q.weight", nil},
+		{"to_q.weight", nil},
+		{"", nil},
+	} {
+		if got := KeyAliases(tc.key); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: found %v, wanted %v", tc.key, got, tc.want)
+		}
+	}
+}
+
+func TestSqueezeShape(t *testing.T) {
+	for _, tc := range []struct {
+		key          string
+		stored, want []int
+	}{
+		{"decoder.mid_block.attentions.0.to_q.weight", []int{512, 512, 1, 1}, []int{512, 512}},
+		{"decoder.mid_block.attentions.0.to_q.weight", []int{512, 512}, []int{512, 512}},
+		{"decoder.mid_block.attentions.0.to_q.weight", []int{512, 512, 3, 1}, []int{512, 512, 3, 1}},
+		{"decoder.mid_block.attentions.0.to_q.bias", []int{512}, []int{512}},
+		{"post_quant_conv.weight", []int{4, 4, 1, 1}, []int{4, 4, 1, 1}},
+	} {
+		if got := SqueezeShape(tc.key, tc.stored); !slices.Equal(got, tc.want) {
+			t.Errorf("%s %v: found %v, wanted %v", tc.key, tc.stored, got, tc.want)
+		}
+	}
+}
