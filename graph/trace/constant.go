@@ -37,7 +37,7 @@ func (f *function) Constant(flat any, dims ...int) (compute.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpConstant, nil, graph.Attrs{{Name: "value", Value: literal(data, dtype.Size())}}, shape), nil
+	return f.emit(graph.OpConstant, nil, graph.Attrs{{Name: "value", Value: literal(data, dtype.Size())}}, shape)
 }
 
 // littleEndian is the bytes of a Go slice.
@@ -66,14 +66,11 @@ func literal(data []byte, size int) graph.Literal {
 	return graph.Literal{Data: data}
 }
 
-// splat emits a constant that holds x, converted to the dtype of shape, in every element.
-func (f *function) splat(x float64, shape graph.Shape) (*graph.Value, error) {
-	flat := reflect.ValueOf(shapes.CastAsDType(x, shape.DType))
-	one := reflect.MakeSlice(reflect.SliceOf(flat.Type()), 1, 1)
-	one.Index(0).Set(flat)
-	data, err := littleEndian(one.Interface(), shape.DType)
+// splat emits a constant that holds x, rounded to the dtype of shape, in every element.
+func (f *function) splat(x float64, shape graph.Shape) *graph.Value {
+	l, err := graph.NewSplat(shape.DType, x)
 	if err != nil {
-		return nil, err
+		panic("BUG: " + err.Error())
 	}
-	return f.emit(graph.OpConstant, nil, graph.Attrs{{Name: "value", Value: graph.Literal{Data: data, Splat: true}}}, shape).v, nil
+	return f.add(graph.OpConstant, graph.Attrs{{Name: "value", Value: l}}, shape)
 }

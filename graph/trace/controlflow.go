@@ -168,9 +168,11 @@ func (f *function) While(cond, body compute.Function, initialState ...compute.Va
 	bodyRegion, passed := step.region("body", outer)
 	bodyRegion.Results = append(bodyRegion.Results, passed...)
 	in = append(in, extra...)
-	out := f.emitAll(graph.OpWhile, in, nil, shapesOf(in)...)
-	out[0].v.Def.Regions = []*graph.Func{condRegion, bodyRegion}
-	return values(out[:len(state)]), nil
+	out, err := f.emitAll(graph.OpWhile, in, nil, []*graph.Func{condRegion, bodyRegion}, shapesOf(in)...)
+	if err != nil {
+		return nil, err
+	}
+	return out[:len(state)], nil
 }
 
 // If implements compute.Function. What either branch captures is an argument of both.
@@ -202,9 +204,7 @@ func (f *function) If(pred compute.Value, trueBranch, falseBranch compute.Functi
 	}
 	trueRegion, _ := onTrue.region("true", outer)
 	falseRegion, _ := onFalse.region("false", outer)
-	out := f.emitAll(graph.OpIf, append(in, extra...), nil, shapesOf(onTrue.rec.Results)...)
-	out[0].v.Def.Regions = []*graph.Func{trueRegion, falseRegion}
-	return values(out), nil
+	return f.emitAll(graph.OpIf, append(in, extra...), nil, []*graph.Func{trueRegion, falseRegion}, shapesOf(onTrue.rec.Results)...)
 }
 
 // Sort implements compute.Function. The comparator may use constants of the functions around it and nothing else of them.
@@ -224,12 +224,11 @@ func (f *function) Sort(comparator compute.Function, axis int, isStable bool, in
 	if axis < 0 || axis >= in[0].Shape.Rank() {
 		return nil, errors.Errorf("Sort: axis %d is out of range for operands of shape %s", axis, in[0].Shape)
 	}
-	// gomlx gives the comparator all left elements and then all right ones, StableHLO each operand's left and right in turn.
+	// The comparator's parameters are each operand's left and right element in turn, for StableHLO and for gomlx's SortFunc and backends
+	// alike (the comment at compute.Function.Sort has another order).
 	given := make([]graph.Shape, 0, 2*len(in))
-	for range 2 {
-		for _, x := range in {
-			given = append(given, graph.Shape{DType: x.Shape.DType})
-		}
+	for _, x := range in {
+		given = append(given, graph.Shape{DType: x.Shape.DType}, graph.Shape{DType: x.Shape.DType})
 	}
 	less, err := f.closure("Sort", "comparator", comparator, given)
 	if err != nil {
@@ -243,26 +242,10 @@ func (f *function) Sort(comparator compute.Function, axis int, isStable bool, in
 			less.captures[0].outer.v.Shape)
 	}
 	region, _ := less.region("comparator", nil)
-	interleave(region)
-	out := f.emitAll(graph.OpSort, in, graph.Attrs{
+	return f.emitAll(graph.OpSort, in, graph.Attrs{
 		{Name: "dimension", Value: axis},
 		{Name: "is_stable", Value: isStable},
-	}, shapesOf(in)...)
-	out[0].v.Def.Regions = []*graph.Func{region}
-	return values(out), nil
-}
-
-// interleave orders the parameters lhs0, lhs1, ..., rhs0, rhs1, ... as lhs0, rhs0, lhs1, rhs1, ...
-func interleave(f *graph.Func) {
-	n := len(f.Params) / 2
-	params := make([]*graph.Param, 0, 2*n)
-	for i := range n {
-		params = append(params, f.Params[i], f.Params[n+i])
-	}
-	f.Params = params
-	for i, p := range params {
-		p.Value.Index = i
-	}
+	}, []*graph.Func{region}, shapesOf(in)...)
 }
 
 // Call implements compute.Function.
@@ -285,5 +268,5 @@ func (f *function) Call(target compute.Function, inputs ...compute.Value) ([]com
 			return nil, errors.Errorf("Call: argument %d of function %q has shape %s, wanted %s", i, callee.name, in[i].Shape, p.Value.Shape)
 		}
 	}
-	return values(f.emitAll(graph.OpCall, in, graph.Attrs{{Name: "callee", Value: callee.name}}, shapesOf(callee.rec.Results)...)), nil
+	return f.emitAll(graph.OpCall, in, graph.Attrs{{Name: "callee", Value: callee.name}}, nil, shapesOf(callee.rec.Results)...)
 }

@@ -20,7 +20,7 @@ func (f *function) unary(opType compute.OpType, op graph.Op, x compute.Value) (c
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(op, in, nil, shape), nil
+	return f.emit(op, in, nil, shape)
 }
 
 // Abs implements compute.StandardOps.
@@ -40,11 +40,7 @@ func (f *function) Sign(x compute.Value) (compute.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	one, err := f.splat(1, in[0].Shape)
-	if err != nil {
-		return nil, err
-	}
-	return f.emit(graph.OpMin, []*graph.Value{in[0], one}, nil, in[0].Shape), nil
+	return f.emit(graph.OpMin, []*graph.Value{in[0], f.splat(1, in[0].Shape)}, nil, in[0].Shape)
 }
 
 func unsigned(x compute.Value) bool {
@@ -153,7 +149,7 @@ func (f *function) IsFinite(x compute.Value) (compute.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpIsFinite, in, nil, withDType(in[0].Shape, dtypes.Bool)), nil
+	return f.emit(graph.OpIsFinite, in, nil, withDType(in[0].Shape, dtypes.Bool))
 }
 
 // IsNaN implements compute.StandardOps: a NaN is what differs from itself.
@@ -162,7 +158,7 @@ func (f *function) IsNaN(x compute.Value) (compute.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpCompare, []*graph.Value{in[0], in[0]}, compareAttrs("NE", false), withDType(in[0].Shape, dtypes.Bool)), nil
+	return f.emit(graph.OpCompare, []*graph.Value{in[0], in[0]}, compareAttrs("NE", false), withDType(in[0].Shape, dtypes.Bool))
 }
 
 func (f *function) floats(op string, xs ...compute.Value) ([]*graph.Value, error) {
@@ -197,7 +193,7 @@ func (f *function) ConvertDType(x compute.Value, dtype dtypes.DType) (compute.Va
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpConvert, in, nil, shape), nil
+	return f.emit(graph.OpConvert, in, nil, shape)
 }
 
 // Bitcast implements compute.StandardOps.
@@ -213,7 +209,7 @@ func (f *function) Bitcast(x compute.Value, dtype dtypes.DType) (compute.Value, 
 	if shape, err = static("Bitcast", shape); err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpBitcast, in, nil, shape), nil
+	return f.emit(graph.OpBitcast, in, nil, shape)
 }
 
 // binary records an elementwise operation of two operands after broadcasting both to the result's dimensions.
@@ -226,7 +222,7 @@ func (f *function) binary(opType compute.OpType, op graph.Op, lhs, rhs compute.V
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(op, f.broadcastTo(shape, in...), nil, shape), nil
+	return f.emit(op, f.broadcastTo(shape, in...), nil, shape)
 }
 
 // broadcastTo makes gomlx's implicit broadcast explicit: a scalar, or dimensions of one, become those of shape. The dtypes stay.
@@ -241,7 +237,7 @@ func (f *function) broadcastTo(shape graph.Shape, in ...*graph.Value) []*graph.V
 		for k := range axes {
 			axes[k] = k
 		}
-		out[i] = f.emit(graph.OpBroadcast, []*graph.Value{x}, broadcastAttrs(axes), withDType(shape, x.Shape.DType)).v
+		out[i] = f.add(graph.OpBroadcast, broadcastAttrs(axes), withDType(shape, x.Shape.DType), x)
 	}
 	return out
 }
@@ -359,14 +355,11 @@ func (f *function) compare(opType compute.OpType, direction string, total bool, 
 		return nil, err
 	}
 	total = total && in[0].Shape.DType.IsFloat()
-	return f.emit(graph.OpCompare, f.broadcastTo(shape, in...), compareAttrs(direction, total), shape), nil
+	return f.emit(graph.OpCompare, f.broadcastTo(shape, in...), compareAttrs(direction, total), shape)
 }
 
 func compareAttrs(direction string, total bool) graph.Attrs {
-	if !total {
-		return graph.Attrs{{Name: "direction", Value: direction}}
-	}
-	return graph.Attrs{{Name: "direction", Value: direction}, {Name: "total", Value: true}}
+	return graph.Attrs{{Name: "direction", Value: direction}, {Name: "total", Value: total}}
 }
 
 // Equal implements compute.StandardOps.
@@ -439,7 +432,7 @@ func (f *function) Where(condition, onTrue, onFalse compute.Value) (compute.Valu
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpSelect, f.broadcastTo(shape, in...), nil, shape), nil
+	return f.emit(graph.OpSelect, f.broadcastTo(shape, in...), nil, shape)
 }
 
 // Clamp implements compute.StandardOps. The bounds are scalars or have x's shape; of a mixed pair the scalar is broadcast.
@@ -457,5 +450,5 @@ func (f *function) Clamp(low, x, high compute.Value) (compute.Value, error) {
 	if in[0].Shape.IsScalar() != in[2].Shape.IsScalar() {
 		in = f.broadcastTo(shape, in...)
 	}
-	return f.emit(graph.OpClamp, in, nil, shape), nil
+	return f.emit(graph.OpClamp, in, nil, shape)
 }

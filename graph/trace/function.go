@@ -135,7 +135,7 @@ func (f *function) resolve(op string, x *value) (*graph.Value, error) {
 	switch {
 	case x.v.Def != nil && x.v.Def.Op == graph.OpConstant:
 		// gomlx keeps one node for each scalar of a graph, whichever function asked for it first.
-		inner = f.emit(graph.OpConstant, nil, x.v.Def.Attrs, x.v.Shape)
+		inner = &value{f.add(graph.OpConstant, x.v.Def.Attrs, x.v.Shape), f}
 	case f.parent != nil:
 		inner = &value{&graph.Value{Shape: x.v.Shape}, f}
 		f.captures = append(f.captures, capture{x, inner.v})
@@ -179,32 +179,44 @@ func enclosing(a, b string) string {
 	}
 }
 
-// emit appends a node with one result in the current scope.
-func (f *function) emit(op graph.Op, operands []*graph.Value, attrs graph.Attrs, shape graph.Shape) *value {
-	return f.emitAll(op, operands, attrs, shape)[0]
+// emit appends a node with one result in the current scope, after checking it against the op table.
+func (f *function) emit(op graph.Op, operands []*graph.Value, attrs graph.Attrs, shape graph.Shape) (compute.Value, error) {
+	out, err := f.emitAll(op, operands, attrs, nil, shape)
+	if err != nil {
+		return nil, err
+	}
+	return out[0], nil
 }
 
-// emitAll appends a node in the current scope.
-func (f *function) emitAll(op graph.Op, operands []*graph.Value, attrs graph.Attrs, results ...graph.Shape) []*value {
+// emitAll appends a node in the current scope, after checking it against the op table.
+func (f *function) emitAll(op graph.Op, operands []*graph.Value, attrs graph.Attrs, regions []*graph.Func, results ...graph.Shape) (
+	[]compute.Value, error,
+) {
 	for i := range results {
 		results[i].AxisNames = nil // gomlx's names for dynamic axes
 	}
+	in := shapesOf(operands)
+	attrs = graph.Resolve(op, attrs, in)
+	if _, err := graph.Infer(op, in, attrs, regions, f.b.callee(op, attrs), results...); err != nil {
+		return nil, errors.WithStack(err)
+	}
 	n := f.rec.Append(op, operands, attrs, results...)
 	n.Scope = f.b.rec.scope
-	out := make([]*value, len(n.Results))
+	n.Regions = regions
+	out := make([]compute.Value, len(n.Results))
 	for i, r := range n.Results {
 		out[i] = &value{r, f}
 	}
-	return out
+	return out, nil
 }
 
-// values hands results to gomlx.
-func values(vs []*value) []compute.Value {
-	out := make([]compute.Value, len(vs))
-	for i, v := range vs {
-		out[i] = v
+// add appends a node that the recorder composes itself from checked parts.
+func (f *function) add(op graph.Op, attrs graph.Attrs, shape graph.Shape, operands ...*graph.Value) *graph.Value {
+	v, err := f.emit(op, operands, attrs, shape)
+	if err != nil {
+		panic("BUG: " + err.Error())
 	}
-	return out
+	return v.(*value).v
 }
 
 // static checks that a shape is one the IR can hold.

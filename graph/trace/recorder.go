@@ -109,6 +109,19 @@ func (b *builder) newFunction(name string, parent *function) *function {
 	return f
 }
 
+// callee is the function that a call names, nil for another operation.
+func (b *builder) callee(op graph.Op, attrs graph.Attrs) *graph.Func {
+	if op != graph.OpCall {
+		return nil
+	}
+	for _, f := range b.top {
+		if f.name == attrs.String("callee") {
+			return f.rec
+		}
+	}
+	return nil
+}
+
 // OpShape implements compute.Builder.
 func (b *builder) OpShape(v compute.Value) (shapes.Shape, error) {
 	x, ok := v.(*value)

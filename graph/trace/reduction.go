@@ -63,7 +63,7 @@ func (f *function) reduce(opType compute.OpType, combiner string, k kind, x comp
 	return f.emit(graph.OpReduce, in, graph.Attrs{
 		{Name: "combiner", Value: combiner},
 		{Name: "dimensions", Value: axes},
-	}, shape), nil
+	}, shape)
 }
 
 // ReduceBitwiseAnd implements compute.StandardOps.
@@ -129,7 +129,7 @@ func (f *function) ArgMinMax(x compute.Value, axis int, outputDType dtypes.DType
 	return f.emit(graph.OpArgMinMax, in, graph.Attrs{
 		{Name: "dimension", Value: axis},
 		{Name: "min", Value: isMin},
-	}, shape), nil
+	}, shape)
 }
 
 // ReduceWindow implements compute.StandardOps. Without strides the window moves by its own size.
@@ -176,7 +176,7 @@ func (f *function) ReduceWindow(x compute.Value, reductionType compute.ReduceOpT
 		{Name: "window_dilations", Value: ints(windowDilations)},
 		{Name: "window_dimensions", Value: ints(windowDimensions)},
 		{Name: "window_strides", Value: ints(strides)},
-	}, shape), nil
+	}, shape)
 }
 
 // DotGeneral implements compute.StandardOps. The result's axes are the batch axes, lhs's others, rhs's others.
@@ -213,21 +213,21 @@ func (f *function) DotGeneral(lhs compute.Value, lhsContractingAxes, lhsBatchAxe
 			return nil, errors.Errorf("DotGeneral: the accumulator dtype is %s; the graph IR has none such", accumulator)
 		}
 		for i, x := range in {
-			in[i] = f.emit(graph.OpConvert, []*graph.Value{x}, nil, withDType(x.Shape, accumulator)).v
+			in[i] = f.add(graph.OpConvert, nil, withDType(x.Shape, accumulator), x)
 		}
 		product = withDType(shape, accumulator)
 	}
-	dot := f.emit(graph.OpDot, in, graph.Attrs{
+	dot, err := f.emit(graph.OpDot, in, graph.Attrs{
 		{Name: "lhs_batching", Value: ints(lhsBatchAxes)},
 		{Name: "lhs_contracting", Value: ints(lhsContractingAxes)},
 		{Name: "precision", Value: "DEFAULT"},
 		{Name: "rhs_batching", Value: ints(rhsBatchAxes)},
 		{Name: "rhs_contracting", Value: ints(rhsContractingAxes)},
 	}, product)
-	if product.DType == shape.DType {
-		return dot, nil
+	if err != nil || product.DType == shape.DType {
+		return dot, err
 	}
-	return f.emit(graph.OpConvert, []*graph.Value{dot.v}, nil, shape), nil
+	return f.ConvertDType(dot, shape.DType)
 }
 
 // ConvGeneral implements compute.StandardOps.
@@ -280,7 +280,7 @@ func (f *function) ConvGeneral(input, kernel compute.Value, axes compute.Convolv
 		{Name: "precision", Value: "DEFAULT"},
 		{Name: "rhs_dilation", Value: ints(kernelDilations)},
 		{Name: "window_strides", Value: ints(strides)},
-	}, shape), nil
+	}, shape)
 }
 
 // BatchNormForInference implements compute.StandardOps:
@@ -302,18 +302,11 @@ func (f *function) BatchNormForInference(operand, scale, offset, mean, variance 
 			return nil, errors.Errorf("BatchNormForInference: the %s has shape %s; wanted %s", name, s, features)
 		}
 	}
-	eps, err := f.splat(float64(epsilon), features)
-	if err != nil {
-		return nil, err
-	}
-	op := func(op graph.Op, shape graph.Shape, operands ...*graph.Value) *graph.Value {
-		return f.emit(op, operands, nil, shape).v
-	}
 	wide := func(x *graph.Value) *graph.Value {
-		return f.emit(graph.OpBroadcast, []*graph.Value{x}, broadcastAttrs([]int{featureAxis}), shape).v
+		return f.add(graph.OpBroadcast, broadcastAttrs([]int{featureAxis}), shape, x)
 	}
-	factor := op(graph.OpMul, features, op(graph.OpRsqrt, features, op(graph.OpAdd, features, in[4], eps)), in[1])
-	centered := op(graph.OpSub, shape, x, wide(in[3]))
-	y := op(graph.OpAdd, shape, op(graph.OpMul, shape, centered, wide(factor)), wide(in[2]))
-	return &value{y, f}, nil
+	spread := f.add(graph.OpAdd, nil, features, in[4], f.splat(float64(epsilon), features))
+	factor := f.add(graph.OpMul, nil, features, f.add(graph.OpRsqrt, nil, features, spread), in[1])
+	centered := f.add(graph.OpSub, nil, shape, x, wide(in[3]))
+	return f.emit(graph.OpAdd, []*graph.Value{f.add(graph.OpMul, nil, shape, centered, wide(factor)), wide(in[2])}, nil, shape)
 }

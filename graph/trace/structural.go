@@ -41,7 +41,7 @@ func (f *function) BroadcastInDim(x compute.Value, outputShape shapes.Shape, bro
 	if err := shapeinference.BroadcastInDim(in[0].Shape, shape, broadcastAxes, nil); err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpBroadcast, in, broadcastAttrs(ints(broadcastAxes)), shape), nil
+	return f.emit(graph.OpBroadcast, in, broadcastAttrs(ints(broadcastAxes)), shape)
 }
 
 // Reshape implements compute.StandardOps.
@@ -54,7 +54,7 @@ func (f *function) Reshape(x compute.Value, dimensions ...int) (compute.Value, e
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpReshape, in, nil, shape), nil
+	return f.emit(graph.OpReshape, in, nil, shape)
 }
 
 // Transpose implements compute.StandardOps.
@@ -67,7 +67,7 @@ func (f *function) Transpose(x compute.Value, permutation ...int) (compute.Value
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpTranspose, in, graph.Attrs{{Name: "permutation", Value: ints(permutation)}}, shape), nil
+	return f.emit(graph.OpTranspose, in, graph.Attrs{{Name: "permutation", Value: ints(permutation)}}, shape)
 }
 
 // Reverse implements compute.StandardOps.
@@ -79,7 +79,7 @@ func (f *function) Reverse(x compute.Value, axes ...int) (compute.Value, error) 
 	if err := distinctAxes("Reverse", in[0].Shape, axes); err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpReverse, in, graph.Attrs{{Name: "dimensions", Value: ints(axes)}}, in[0].Shape), nil
+	return f.emit(graph.OpReverse, in, graph.Attrs{{Name: "dimensions", Value: ints(axes)}}, in[0].Shape)
 }
 
 // distinctAxes checks that axes are axes of shape, each at most once.
@@ -121,7 +121,7 @@ func (f *function) Slice(x compute.Value, starts, limits, strides []int) (comput
 		{Name: "limit_indices", Value: limits},
 		{Name: "start_indices", Value: ints(starts)},
 		{Name: "strides", Value: ints(strides)},
-	}, shape), nil
+	}, shape)
 }
 
 // Concatenate implements compute.StandardOps. A single operand is returned as it is.
@@ -141,7 +141,7 @@ func (f *function) Concatenate(axis int, operands ...compute.Value) (compute.Val
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpConcat, in, graph.Attrs{{Name: "dimension", Value: axis}}, shape), nil
+	return f.emit(graph.OpConcat, in, graph.Attrs{{Name: "dimension", Value: axis}}, shape)
 }
 
 // Pad implements compute.StandardOps.
@@ -166,7 +166,7 @@ func (f *function) Pad(x, fillValue compute.Value, axesConfig ...compute.PadAxis
 		{Name: "edge_padding_high", Value: high},
 		{Name: "edge_padding_low", Value: low},
 		{Name: "interior_padding", Value: interior},
-	}, shape), nil
+	}, shape)
 }
 
 // Gather implements compute.StandardOps.
@@ -189,7 +189,7 @@ func (f *function) Gather(operand, startIndices compute.Value, indexVectorAxis i
 		{Name: "offset_dims", Value: ints(offsetOutputAxes)},
 		{Name: "slice_sizes", Value: ints(sliceSizes)},
 		{Name: "start_index_map", Value: ints(startIndexMap)},
-	}, shape), nil
+	}, shape)
 }
 
 func (f *function) scatter(opType compute.OpType, combiner string, operand, scatterIndices, updates compute.Value, indexVectorAxis int,
@@ -212,7 +212,7 @@ func (f *function) scatter(opType compute.OpType, combiner string, operand, scat
 		{Name: "scatter_dims_to_operand_dims", Value: ints(scatterAxesToOperandAxes)},
 		{Name: "unique_indices", Value: uniqueIndices},
 		{Name: "update_window_dims", Value: ints(updateWindowAxes)},
-	}, shape), nil
+	}, shape)
 }
 
 // ScatterMax implements compute.StandardOps.
@@ -265,7 +265,7 @@ func (f *function) DynamicSlice(operand compute.Value, startIndices []compute.Va
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpDynSlice, in, graph.Attrs{{Name: "slice_sizes", Value: ints(sliceDims)}}, shape), nil
+	return f.emit(graph.OpDynSlice, in, graph.Attrs{{Name: "slice_sizes", Value: ints(sliceDims)}}, shape)
 }
 
 // DynamicUpdateSlice implements compute.StandardOps.
@@ -281,7 +281,7 @@ func (f *function) DynamicUpdateSlice(operand, update compute.Value, startIndice
 	if err != nil {
 		return nil, err
 	}
-	return f.emit(graph.OpDynUpdSlice, in, nil, shape), nil
+	return f.emit(graph.OpDynUpdSlice, in, nil, shape)
 }
 
 // Iota implements compute.StandardOps.
@@ -299,7 +299,7 @@ func (f *function) Iota(shape shapes.Shape, iotaAxis int) (compute.Value, error)
 	if !shape.DType.IsInt() && !shape.DType.IsFloat() {
 		return nil, errors.Errorf("Iota: the shape is %s; wanted an integer or float dtype", shape)
 	}
-	return f.emit(graph.OpIota, nil, graph.Attrs{{Name: "iota_dimension", Value: iotaAxis}}, shape), nil
+	return f.emit(graph.OpIota, nil, graph.Attrs{{Name: "iota_dimension", Value: iotaAxis}}, shape)
 }
 
 // OptimizationBarrier implements compute.StandardOps.
@@ -311,11 +311,7 @@ func (f *function) OptimizationBarrier(operands ...compute.Value) ([]compute.Val
 	if len(in) == 0 {
 		return nil, errors.New("OptimizationBarrier: no operands")
 	}
-	resultShapes := make([]graph.Shape, len(in))
-	for i, x := range in {
-		resultShapes[i] = x.Shape
-	}
-	return values(f.emitAll(graph.OpBarrier, in, nil, resultShapes...)), nil
+	return f.emitAll(graph.OpBarrier, in, nil, nil, shapesOf(in)...)
 }
 
 // SchedulingBarrier implements compute.StandardOps: an optimization barrier over the operand and what it must wait for.
@@ -342,6 +338,9 @@ func (f *function) RNGBitGenerator(state compute.Value, shape shapes.Shape) (new
 	if s := in[0].Shape; s.DType != compute.RNGStateShape.DType || s.Rank() != 1 || s.Dimensions[0] < 2 || s.Dimensions[0] > 3 {
 		return nil, nil, errors.Errorf("RNGBitGenerator: the state has shape %s; wanted %s", s, compute.RNGStateShape)
 	}
-	out := f.emitAll(graph.OpRngBits, in, graph.Attrs{{Name: "algorithm", Value: "PHILOX"}}, in[0].Shape, shape)
+	out, err := f.emitAll(graph.OpRngBits, in, graph.Attrs{{Name: "algorithm", Value: "PHILOX"}}, nil, in[0].Shape, shape)
+	if err != nil {
+		return nil, nil, err
+	}
 	return out[0], out[1], nil
 }
