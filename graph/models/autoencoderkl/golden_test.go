@@ -20,9 +20,13 @@ var cases = []string{"sd15", "sd2", "sdxl", "flux1-dev", "flux1-schnell"}
 func open(t *testing.T, name string) (*golden.Case, Config) {
 	t.Helper()
 	g := golden.Open(t, "tiny/"+name)
-	cfg, err := ParseConfig(g.Config("vae"))
+	file := g.Config("vae")
+	cfg, err := ParseConfig(file)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if unread := file.Unread(); len(unread) > 0 {
+		t.Errorf("%s: fields that nothing reads: %v", name, unread)
 	}
 	return g, cfg
 }

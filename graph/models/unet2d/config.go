@@ -143,7 +143,21 @@ func ParseConfig(cfg *checkpoint.Config) (Config, error) {
 	}
 	c.parseTransformer(cfg, blocks)
 	c.parseEmbeddings(cfg)
+	readWithoutEffect(cfg)
 	return c, cfg.Err()
+}
+
+// readWithoutEffect checks the types of the fields that matter in training, or that diffusers hands to block classes which are refused
+// here only.
+func readWithoutEffect(cfg *checkpoint.Config) {
+	cfg.Float("dropout", 0)
+	cfg.Bool("resnet_skip_time_act", false)
+	cfg.Float("resnet_out_scale_factor", 1)
+	cfg.Bool("mid_block_only_cross_attention", false)
+	cfg.String("cross_attention_norm", "")
+	cfg.PositiveInt("addition_embed_type_num_heads", 64)
+	cfg.PositiveInt("addition_time_embed_dim", 0)
+	cfg.PositiveInt("projection_class_embeddings_input_dim", 0)
 }
 
 // attends tells whether down block i, its up block or the mid block below it has attention.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/gobackend"
@@ -13,6 +14,7 @@ import (
 
 	"precast/graph"
 	"precast/graph/checkpoint"
+	"precast/graph/models/golden"
 	"precast/graph/trace"
 )
 
@@ -84,6 +86,48 @@ func TestPublishedModels(t *testing.T) {
 				t.Errorf("found %d inputs, wanted %d", len(n.Inputs), tc.inputs)
 			}
 		})
+	}
+}
+
+// TestTracePublishedModels bounds what tracing costs: a whole model from its config alone.
+func TestTracePublishedModels(t *testing.T) {
+	for name, config := range map[string]string{"Stable Diffusion 1.5": sd15, "SDXL": sdxl} {
+		t.Run(name, func(t *testing.T) {
+			cfg, err := parse(t, config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			m, err := trace.Trace(New(cfg, Sizes{Batch: 2, Height: 64, Width: 96, SequenceLength: 77, DType: dtypes.BFloat16}))
+			if err != nil {
+				t.Fatalf("%+v", err)
+			}
+			if d := time.Since(start); d > time.Second {
+				t.Errorf("tracing took %v, wanted at most 1s", d)
+			}
+			if got, want := m.Entry().Results[0].Shape, shapes.Make(dtypes.BFloat16, 2, 4, 64, 96); !got.Equal(want) {
+				t.Errorf("the result has shape %s, wanted %s", got, want)
+			}
+			for _, n := range m.Entry().Nodes {
+				if strings.HasPrefix(n.Scope, "mid_block.attentions.0.transformer_blocks.0.attn2.to_k") {
+					return
+				}
+			}
+			t.Error("no node has the scope mid_block.attentions.0.transformer_blocks.0.attn2.to_k")
+		})
+	}
+}
+
+// TestNoUnreadFields checks that ParseConfig knows each field of diffusers' own config files.
+func TestNoUnreadFields(t *testing.T) {
+	for _, name := range cases {
+		cfg := golden.Open(t, "tiny/"+name).Config("unet")
+		if _, err := ParseConfig(cfg); err != nil {
+			t.Fatal(err)
+		}
+		if unread := cfg.Unread(); len(unread) > 0 {
+			t.Errorf("%s: fields that nothing reads: %v", name, unread)
+		}
 	}
 }
 
@@ -220,6 +264,7 @@ func TestParseConfigErrors(t *testing.T) {
 		{`{"addition_embed_type": "text_time", "addition_time_embed_dim": 256, "projection_class_embeddings_input_dim": 1536}`, "projection_class_embeddings_input_dim: found 1536, wanted the pooled text's width and 6 x addition_time_embed_dim: at least 1537"},
 		{`{"freq_shift": 160}`, "freq_shift: found 160, wanted less than half of the embedding's width, 320"},
 		{`{"block_out_channels": [1, 32, 32, 32], "norm_num_groups": 1, "attention_head_dim": 1}`, "block_out_channels: found 1, wanted at least 2 for a sinusoidal embedding"},
+		{`{"dropout": "much"}`, `dropout: found the string "much", wanted a finite number`},
 		{`{"resnet_time_scale_shift": "ada_group"}`, `resnet_time_scale_shift: not supported: found "ada_group", wanted one of default, scale_shift`},
 	} {
 		t.Run(tc.config, func(t *testing.T) {
