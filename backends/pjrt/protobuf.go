@@ -64,3 +64,61 @@ func (f field) ints() ([]int64, error) {
 	}
 	return list, nil
 }
+
+// message is a parsed protobuf message: its fields by number, in order.
+type message map[protowire.Number][]field
+
+func parseMessage(b []byte) (message, error) {
+	m := message{}
+	err := eachField(b, func(f field) error {
+		m[f.number] = append(m[f.number], f)
+		return nil
+	})
+	return m, err
+}
+
+// int returns the last value of a numeric field, 0 where it is absent.
+func (m message) int(n protowire.Number) int64 {
+	if list := m[n]; len(list) > 0 {
+		return int64(list[len(list)-1].varint)
+	}
+	return 0
+}
+
+// str returns the last value of a string or bytes field.
+func (m message) str(n protowire.Number) string {
+	if list := m[n]; len(list) > 0 {
+		return string(list[len(list)-1].bytes)
+	}
+	return ""
+}
+
+// ints returns a repeated integer field; what can't be read is left out.
+func (m message) ints(n protowire.Number) []int64 {
+	var all []int64
+	for _, f := range m[n] {
+		list, _ := f.ints()
+		all = append(all, list...)
+	}
+	return all
+}
+
+// messages returns a repeated message field; what can't be read is empty.
+func (m message) messages(n protowire.Number) []message {
+	list := make([]message, 0, len(m[n]))
+	for _, f := range m[n] {
+		sub, _ := parseMessage(f.bytes)
+		list = append(list, sub)
+	}
+	return list
+}
+
+// message returns a message field, nil where it is absent.
+func (m message) message(n protowire.Number) message {
+	list := m[n]
+	if len(list) == 0 {
+		return nil
+	}
+	sub, _ := parseMessage(list[len(list)-1].bytes)
+	return sub
+}
