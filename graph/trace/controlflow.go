@@ -69,8 +69,8 @@ func (f *function) captured(op string, closures ...*function) (outer []*value, o
 
 // region copies a closure into a region that takes the closure's parameters and then one for each of outer. The second result are the
 // values of those.
-func (f *function) region(name string, outer []*value) (*graph.Func, []*graph.Value) {
-	r := &graph.Func{Name: name}
+func (f *function) region(outer []*value) (*graph.Func, []*graph.Value) {
+	r := &graph.Func{}
 	mapped := map[*graph.Value]*graph.Value{}
 	names := map[string]bool{}
 	for _, p := range f.rec.Params {
@@ -92,40 +92,13 @@ func (f *function) region(name string, outer []*value) (*graph.Func, []*graph.Va
 			mapped[v] = passed[i]
 		}
 	}
-	copyBody(r, f.rec, mapped)
+	for _, n := range f.rec.Nodes {
+		r.Nodes = append(r.Nodes, graph.CloneNode(n, mapped))
+	}
+	for _, v := range f.rec.Results {
+		r.Results = append(r.Results, mapped[v])
+	}
 	return r, passed
-}
-
-// copyBody appends src's nodes and results to dst. mapped has src's parameters and is filled with the rest.
-func copyBody(dst, src *graph.Func, mapped map[*graph.Value]*graph.Value) {
-	all := func(vs []*graph.Value) []*graph.Value {
-		out := make([]*graph.Value, len(vs))
-		for i, v := range vs {
-			out[i] = mapped[v]
-		}
-		return out
-	}
-	for _, n := range src.Nodes {
-		resultShapes := make([]graph.Shape, len(n.Results))
-		for i, r := range n.Results {
-			resultShapes[i] = r.Shape
-		}
-		c := dst.Append(n.Op, all(n.Operands), n.Attrs, resultShapes...)
-		c.Scope = n.Scope
-		for i, r := range n.Results {
-			mapped[r] = c.Results[i]
-		}
-		for _, region := range n.Regions {
-			inner := &graph.Func{Name: region.Name}
-			params := map[*graph.Value]*graph.Value{}
-			for _, p := range region.Params {
-				params[p.Value] = inner.NewParam(p.Name, p.Kind, p.Value.Shape)
-			}
-			copyBody(inner, region, params)
-			c.Regions = append(c.Regions, inner)
-		}
-	}
-	dst.Results = all(src.Results)
 }
 
 func shapesOf(vs []*graph.Value) []graph.Shape {
@@ -164,8 +137,8 @@ func (f *function) While(cond, body compute.Function, initialState ...compute.Va
 	if err != nil {
 		return nil, err
 	}
-	condRegion, _ := condition.region("cond", outer)
-	bodyRegion, passed := step.region("body", outer)
+	condRegion, _ := condition.region(outer)
+	bodyRegion, passed := step.region(outer)
 	bodyRegion.Results = append(bodyRegion.Results, passed...)
 	in = append(in, extra...)
 	out, err := f.emitAll(graph.OpWhile, in, nil, []*graph.Func{condRegion, bodyRegion}, shapesOf(in)...)
@@ -202,8 +175,8 @@ func (f *function) If(pred compute.Value, trueBranch, falseBranch compute.Functi
 	if err != nil {
 		return nil, err
 	}
-	trueRegion, _ := onTrue.region("true", outer)
-	falseRegion, _ := onFalse.region("false", outer)
+	trueRegion, _ := onTrue.region(outer)
+	falseRegion, _ := onFalse.region(outer)
 	return f.emitAll(graph.OpIf, append(in, extra...), nil, []*graph.Func{trueRegion, falseRegion}, shapesOf(onTrue.rec.Results)...)
 }
 
@@ -241,7 +214,7 @@ func (f *function) Sort(comparator compute.Function, axis int, isStable bool, in
 		return nil, errors.Errorf("Sort: the comparator uses a value of shape %s from outside; it may use its arguments and constants",
 			less.captures[0].outer.v.Shape)
 	}
-	region, _ := less.region("comparator", nil)
+	region, _ := less.region(nil)
 	return f.emitAll(graph.OpSort, in, graph.Attrs{
 		{Name: "dimension", Value: axis},
 		{Name: "is_stable", Value: isStable},

@@ -63,6 +63,9 @@ func recordOp(t testing.TB, params string, op func(f compute.Function, in []comp
 		return "", err
 	}
 	m := r.Module()
+	if err := graph.Verify(m); err != nil {
+		t.Error(err)
+	}
 	if got, err := graph.Parse("printed", m.String()); err != nil {
 		t.Errorf("the printed module does not parse: %v\n%s", err, m)
 	} else if got.String() != m.String() {

@@ -31,6 +31,9 @@ func Trace(n Network) (*graph.Module, error) {
 // Function traces a gomlx function of tensors of the given shapes into a module called name. Its parameters are arg0, arg1, ... and its
 // results result0, result1, ... Parameters that fn makes itself come after them, and are weights when their name starts with
 // WeightPrefix.
+//
+// gomlx keeps one node for each scalar of a graph (Scalar, AddScalar, ...) and refuses it in a closure when another closure asked for it
+// first: make such a scalar before the closures, or with Const in each.
 func Function(name string, fn func(g *ml.Graph, in []*ml.Node) []*ml.Node, inputs ...graph.Shape) (*graph.Module, error) {
 	n := Network{Name: name}
 	for i, shape := range inputs {
