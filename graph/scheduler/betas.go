@@ -253,6 +253,3 @@ func noiseOf(prediction string, alpha, sigma float64, sample, output form) form 
 	}
 	panic("BUG: prediction type " + prediction)
 }
-
-// alphasCumprod is the table, for tests against diffusers'.
-func (d *diffusion) alphasCumprod() []float64 { return d.alphas }

@@ -44,10 +44,15 @@ type class struct {
 // classes lists every scheduler class, by name.
 var classes = []class{
 	{"DDIMScheduler", readDDIM},
+	{"DDPMScheduler", readDDPM},
+	{"DPMSolverMultistepScheduler", readDPMSolver},
 	{"EulerAncestralDiscreteScheduler", readEulerAncestral},
 	{"EulerDiscreteScheduler", readEuler},
 	{"FlowMatchEulerDiscreteScheduler", readFlowMatchEuler},
+	{"HeunDiscreteScheduler", readHeun},
+	{"LCMScheduler", readLCM},
 	{"PNDMScheduler", readPNDM},
+	{"UniPCMultistepScheduler", readUniPC},
 }
 
 // rule is what a class computes for one config.

@@ -15,6 +15,8 @@ import (
 	"precast/graph/trace"
 )
 
+func (d *diffusion) alphasCumprod() []float64 { return d.alphas }
+
 // TestTables compares timesteps, sigmas and alphas with diffusers' for every config and number of steps.
 func TestTables(t *testing.T) {
 	goldens(t, func(t *testing.T, g *golden) {
