@@ -1,7 +1,10 @@
 package unet2d
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,12 +134,10 @@ func TestNoUnreadFields(t *testing.T) {
 	}
 }
 
-// TestVariants builds the options that no golden has and checks the weights they add or drop against plain's.
+// TestVariants builds the options that no golden has and checks the weights they add or drop.
 func TestVariants(t *testing.T) {
-	const plain = `"block_out_channels": [32, 64], "attention_head_dim": 4, "cross_attention_dim": 24,
-		"down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"], "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"]`
 	build := func(t *testing.T, more string) map[string]string {
-		cfg, err := parse(t, "{"+plain+more+"}")
+		cfg, err := parse(t, "{"+small+more+"}")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,6 +168,88 @@ func TestVariants(t *testing.T) {
 				t.Errorf("the case shows nothing: the plain network has %s %q too", tc.key, tc.want)
 			}
 		})
+	}
+}
+
+// small is a UNet with one of each block, for tests that build it many times.
+const small = `"block_out_channels": [32, 64], "attention_head_dim": 4, "cross_attention_dim": 24, "norm_eps": 0.25,
+	"down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"], "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"]`
+
+func traceSmall(t *testing.T, more string) *graph.Func {
+	t.Helper()
+	cfg, err := parse(t, "{"+small+more+"}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := trace.Trace(New(cfg, Sizes{Batch: 2, Height: 5, Width: 6, SequenceLength: 7, DType: dtypes.BFloat16}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Entry()
+}
+
+// TestNodes checks the options whose only trace is an operation: it is there with the option and not without.
+func TestNodes(t *testing.T) {
+	base := traceSmall(t, "")
+	for _, tc := range []struct {
+		more  string
+		op    graph.Op
+		scope string
+		dims  []int
+		dtype graph.DType
+	}{
+		{`, "mid_block_scale_factor": 3`, graph.OpMul, "mid_block.resnets.0", []int{2, 3, 3, 64}, dtypes.BFloat16},
+		{`, "mid_block_scale_factor": 3`, graph.OpMul, "mid_block.resnets.1", []int{2, 3, 3, 64}, dtypes.BFloat16},
+		{`, "timestep_post_act": "gelu"`, graph.OpErf, "", []int{1, 128}, dtypes.Float32},
+		{`, "time_embedding_act_fn": "gelu"`, graph.OpErf, "", []int{1, 128}, dtypes.Float32},
+		{`, "upcast_attention": true`, graph.OpDot, "mid_block.attentions.0.transformer_blocks.0.attn1", []int{2, 4, 9, 9}, dtypes.Float32},
+		{`, "center_input_sample": true`, graph.OpMul, "", []int{2, 5, 6, 4}, dtypes.BFloat16},
+	} {
+		t.Run(tc.more+" "+tc.scope, func(t *testing.T) {
+			has := func(f *graph.Func) bool {
+				return slices.ContainsFunc(f.Nodes, func(n *graph.Node) bool {
+					return n.Op == tc.op && n.Scope == tc.scope && n.Results[0].Shape.Equal(shapes.Make(tc.dtype, tc.dims...))
+				})
+			}
+			if has(base) {
+				t.Error("the network has the operation without the option")
+			}
+			if !has(traceSmall(t, tc.more)) {
+				t.Errorf("no %s of %s%v in scope %q", tc.op, tc.dtype, tc.dims, tc.scope)
+			}
+		})
+	}
+}
+
+// TestNormEps reads the epsilon of every norm from the graph: on activations of unit variance a wrong one does not show.
+func TestNormEps(t *testing.T) {
+	want := map[string]float32{"norm": 1e-6, "norm1": 0.25, "norm2": 0.25, "conv_norm_out": 0.25}
+	norms := 0
+	for _, n := range traceSmall(t, "").Nodes {
+		if n.Op != graph.OpRsqrt {
+			continue
+		}
+		norms++
+		eps := want[n.Scope[strings.LastIndex(n.Scope, ".")+1:]]
+		if strings.Contains(n.Scope, "transformer_blocks") {
+			eps = 1e-5
+		}
+		add := n.Operands[0].Def
+		v := add.Operands[1]
+		for v.Def != nil && len(v.Def.Operands) == 1 {
+			v = v.Def.Operands[0]
+		}
+		if add.Op != graph.OpAdd || v.Def == nil || v.Def.Op != graph.OpConstant {
+			t.Fatalf("%s: found no constant added under the root", n.Scope)
+		}
+		data := v.Def.Attrs.Get("value").(graph.Literal).Data
+		if got := math.Float32frombits(binary.LittleEndian.Uint32(data)); got != eps {
+			t.Errorf("%s: found epsilon %g, wanted %g", n.Scope, got, eps)
+		}
+	}
+	// 2 a ResNet block (4 down, 2 mid, 6 up), 4 a transformer (2 down, 1 mid, 3 up), 1 at the end.
+	if want := 2*12 + 4*6 + 1; norms != want {
+		t.Errorf("found %d norms, wanted %d", norms, want)
 	}
 }
 
