@@ -1,0 +1,287 @@
+package passes
+
+import (
+	"fmt"
+	"slices"
+
+	"precast/graph"
+)
+
+// Plan is a module cut into programs that are compiled each on its own, and the steps that run them. Values live in numbered slots: the
+// first ones are the module's parameters, each step's results get the next.
+type Plan struct {
+	// Programs are distinct modules of one function each, or of one entry with the private functions that it calls.
+	Programs []*graph.Module
+	// Params are the slots 0, 1 ... in order: what has to be there before the first step.
+	Params []Slot
+	Steps  []Step
+	// Results are the slots of the module's results, and their names.
+	Results     []int
+	ResultNames []string
+}
+
+// Slot describes a parameter slot.
+type Slot struct {
+	Name    string
+	Kind    graph.Kind
+	Shape   graph.Shape
+	Donated bool
+}
+
+// Step runs one program: Args are the slots of its parameters, Results those that its results go to.
+type Step struct {
+	Program int    `json:"program"`
+	Args    []int  `json:"args"`
+	Results []int  `json:"results"`
+	Scope   string `json:"scope,omitempty"`
+}
+
+// Whole makes the plan of a module that is compiled as one program: everything but the function prepare.
+func Whole(m *graph.Module) *Plan {
+	program := &graph.Module{Name: m.Name, Mesh: m.Mesh}
+	for _, f := range m.Funcs {
+		if f.Name != PrepareFunc {
+			program.Funcs = append(program.Funcs, f)
+		}
+	}
+	p := newPlan(m.Entry())
+	step := Step{}
+	for i := range p.Params {
+		step.Args = append(step.Args, i)
+	}
+	for i := range m.Entry().Results {
+		step.Results = append(step.Results, len(p.Params)+i)
+	}
+	p.Programs, p.Steps, p.Results = []*graph.Module{program}, []Step{step}, step.Results
+	return p
+}
+
+// Split makes the plan of a module whose calls are programs of their own: one for each function that the entry calls, and one for
+// each run of nodes between the calls. Equal programs are made once.
+func Split(m *graph.Module) (*Plan, error) {
+	entry := m.Entry()
+	p := newPlan(entry)
+	s := splitter{m: m, plan: p, slots: map[*graph.Value]int{}, programs: map[[32]byte]int{}, callees: map[string]int{}, next: len(p.Params)}
+	for i, q := range entry.Params {
+		s.slots[q.Value] = i
+	}
+	s.lastUse = map[*graph.Value]int{}
+	for i, n := range entry.Nodes {
+		for _, o := range n.Operands {
+			s.lastUse[o] = i
+		}
+	}
+	for _, r := range entry.Results {
+		s.lastUse[r] = len(entry.Nodes)
+	}
+	start := 0
+	for i, n := range entry.Nodes {
+		if n.Op != graph.OpCall {
+			continue
+		}
+		s.glue(entry.Nodes[start:i], i)
+		if err := s.call(n); err != nil {
+			return nil, err
+		}
+		start = i + 1
+	}
+	s.glue(entry.Nodes[start:], len(entry.Nodes))
+	for i, r := range entry.Results {
+		slot, ok := s.slots[r]
+		if !ok {
+			return nil, fmt.Errorf("split: result %d of %s has no slot", i, entry.Name)
+		}
+		p.Results = append(p.Results, slot)
+	}
+	return p, nil
+}
+
+// Prepare makes the plan of the function prepare, nil where the module has none: one step for each independent part, so that the memory of
+// one part's inputs can be freed before the next; equal parts share a program.
+func Prepare(m *graph.Module) *Plan {
+	prep := m.Func(PrepareFunc)
+	if prep == nil {
+		return nil
+	}
+	p := newPlan(prep)
+	s := splitter{m: m, plan: p, slots: map[*graph.Value]int{}, programs: map[[32]byte]int{}, next: len(p.Params)}
+	for i, q := range prep.Params {
+		s.slots[q.Value] = i
+	}
+	// Union-find over nodes and the weights that they read.
+	parent := map[*graph.Value]*graph.Value{}
+	var find func(v *graph.Value) *graph.Value
+	find = func(v *graph.Value) *graph.Value {
+		for parent[v] != nil && parent[v] != v {
+			v = parent[v]
+		}
+		return v
+	}
+	union := func(a, b *graph.Value) {
+		if a, b = find(a), find(b); a != b {
+			parent[a] = b
+		}
+	}
+	for _, n := range prep.Nodes {
+		for _, o := range n.Operands {
+			if o.Def == nil || !isFree(o.Def) {
+				union(o, n.Results[0])
+			}
+		}
+		for _, r := range n.Results[1:] {
+			union(r, n.Results[0])
+		}
+	}
+	parts := map[*graph.Value][]*graph.Node{}
+	var order []*graph.Value
+	for _, n := range prep.Nodes {
+		if isFree(n) {
+			continue
+		}
+		root := find(n.Results[0])
+		if parts[root] == nil {
+			order = append(order, root)
+		}
+		parts[root] = append(parts[root], n)
+	}
+	results := resultSet(prep)
+	for _, root := range order {
+		s.program(parts[root], func(v *graph.Value) bool { return results[v] })
+	}
+	for _, r := range prep.Results {
+		p.Results = append(p.Results, s.slots[r])
+	}
+	return p
+}
+
+func newPlan(f *graph.Func) *Plan {
+	p := &Plan{ResultNames: slices.Clone(f.ResultNames)}
+	for _, q := range f.Params {
+		p.Params = append(p.Params, Slot{q.Name, q.Kind, q.Value.Shape, q.Donated})
+	}
+	return p
+}
+
+type splitter struct {
+	m        *graph.Module
+	plan     *Plan
+	slots    map[*graph.Value]int
+	lastUse  map[*graph.Value]int
+	programs map[[32]byte]int
+	callees  map[string]int
+	next     int
+}
+
+// glue makes a program of the nodes between two calls; what is read at or after position end leaves it.
+func (s *splitter) glue(nodes []*graph.Node, end int) {
+	var work []*graph.Node
+	for _, n := range nodes {
+		if !isFree(n) {
+			work = append(work, n)
+		}
+	}
+	// A constant that a later program or the entry's result needs as a value.
+	for _, n := range nodes {
+		if isFree(n) && s.lastUse[n.Results[0]] == len(s.m.Entry().Nodes) && slices.Contains(s.m.Entry().Results, n.Results[0]) {
+			work = append(work, n)
+		}
+	}
+	if len(work) == 0 {
+		return
+	}
+	s.program(work, func(v *graph.Value) bool { return s.lastUse[v] >= end })
+}
+
+// program adds a step that computes nodes, with a program of its own unless an equal one is there.
+func (s *splitter) program(nodes []*graph.Node, leaves func(*graph.Value) bool) {
+	f := &graph.Func{Name: "main"}
+	values := map[*graph.Value]*graph.Value{}
+	step := Step{}
+	use := func(o *graph.Value) *graph.Value {
+		if v := values[o]; v != nil {
+			return v
+		}
+		if o.Def != nil && isFree(o.Def) {
+			c := appendCopy(f, o.Def, nil)
+			values[o] = c.Results[0]
+			return c.Results[0]
+		}
+		kind, name := graph.Input, fmt.Sprintf("arg%d", len(f.Params))
+		if o.Param != nil && o.Param.Kind == graph.Weight {
+			kind, name = graph.Weight, fmt.Sprintf("weight%d", len(f.Params))
+		}
+		values[o] = f.NewParam(name, kind, o.Shape)
+		step.Args = append(step.Args, s.slots[o])
+		return values[o]
+	}
+	for _, n := range nodes {
+		operands := make([]*graph.Value, len(n.Operands))
+		for i, o := range n.Operands {
+			operands[i] = use(o)
+		}
+		c := appendCopy(f, n, operands)
+		for i, r := range n.Results {
+			values[r] = c.Results[i]
+		}
+	}
+	for _, n := range nodes {
+		for _, r := range n.Results {
+			if leaves(r) {
+				f.Results = append(f.Results, values[r])
+				s.slots[r] = s.next
+				step.Results = append(step.Results, s.next)
+				s.next++
+			}
+		}
+	}
+	if len(f.Results) == 0 {
+		return
+	}
+	step.Scope = nodes[0].Scope
+	step.Program = s.add(f, fmt.Sprintf("%s.part%d", s.m.Name, len(s.plan.Programs)))
+	s.plan.Steps = append(s.plan.Steps, step)
+}
+
+func (s *splitter) call(n *graph.Node) error {
+	callee := n.Attrs.String("callee")
+	index, ok := s.callees[callee]
+	if !ok {
+		fn := s.m.Func(callee)
+		if fn == nil {
+			return fmt.Errorf("split: %s calls %q, which is not in the module", s.m.Entry().Name, callee)
+		}
+		main := *fn
+		main.Name, main.BlockClass = "main", ""
+		index = s.add(&main, s.m.Name+"."+callee)
+		s.callees[callee] = index
+	}
+	step := Step{Program: index, Scope: n.Scope}
+	for _, o := range n.Operands {
+		slot, ok := s.slots[o]
+		if !ok {
+			// A constant that is passed: it becomes a program of its own.
+			s.program([]*graph.Node{o.Def}, func(v *graph.Value) bool { return v == o })
+			slot = s.slots[o]
+		}
+		step.Args = append(step.Args, slot)
+	}
+	for _, r := range n.Results {
+		s.slots[r] = s.next
+		step.Results = append(step.Results, s.next)
+		s.next++
+	}
+	s.plan.Steps = append(s.plan.Steps, step)
+	return nil
+}
+
+func (s *splitter) add(f *graph.Func, name string) int {
+	m := &graph.Module{Name: name, Funcs: []*graph.Func{f}, Mesh: s.m.Mesh}
+	bare := &graph.Module{Funcs: m.Funcs, Mesh: m.Mesh}
+	key := graph.Hash(bare)
+	if i, ok := s.programs[key]; ok {
+		return i
+	}
+	s.programs[key] = len(s.plan.Programs)
+	s.plan.Programs = append(s.plan.Programs, m)
+	return len(s.plan.Programs) - 1
+}
