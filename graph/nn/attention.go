@@ -40,10 +40,10 @@ func Attention(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
 	if cfg.Mask != nil {
 		scores = ml.Add(scores, toDType(cfg.Mask, scores.DType()))
 	}
-	p := ml.Exp(ml.Sub(scores, ml.ReduceAndKeep(scores, ml.ReduceMax, -1)))
-	sum := ml.ReduceAndKeep(p, ml.ReduceSum, -1)
+	p := ml.Exp(ml.Sub(scores, overLast(ml.ReduceMax(scores, -1), scores)))
+	sum := ml.ReduceSum(p, -1)
 	out := ml.Dot(toDType(p, dtype), v).General([]int{3}, []int{0, 1}, []int{1}, []int{0, 2})
-	out = toDType(ml.Div(toDType(out, sum.DType()), sum), dtype)
+	out = toDType(ml.Div(toDType(out, sum.DType()), overLast(sum, out)), dtype)
 	return ml.TransposeAllAxes(out, 0, 2, 1, 3)
 }
 

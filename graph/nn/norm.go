@@ -13,8 +13,8 @@ func LayerNorm(c *trace.Ctx, name string, x *ml.Node, eps float64, affine bool) 
 	defer enter(c, name)()
 	h := widen(x)
 	n := x.Shape().Dim(-1)
-	h = ml.Sub(h, meanLast(h))
-	h = ml.Mul(h, ml.Rsqrt(ml.AddScalar(meanLast(ml.Mul(h, h)), eps)))
+	h = ml.Sub(h, overLast(meanLast(h), h))
+	h = ml.Mul(h, overLast(ml.Rsqrt(ml.AddScalar(meanLast(ml.Mul(h, h)), eps)), h))
 	if affine {
 		h = ml.Mul(h, broadcastLast(toDType(c.Weight("weight", n), h.DType()), h))
 		h = ml.Add(h, broadcastLast(toDType(c.Weight("bias", n), h.DType()), h))
@@ -29,14 +29,19 @@ func LayerNorm(c *trace.Ctx, name string, x *ml.Node, eps float64, affine bool) 
 func RMSNorm(c *trace.Ctx, name string, x *ml.Node, eps float64) *ml.Node {
 	defer enter(c, name)()
 	h := widen(x)
-	h = ml.Mul(h, ml.Rsqrt(ml.AddScalar(meanLast(ml.Mul(h, h)), eps)))
+	h = ml.Mul(h, overLast(ml.Rsqrt(ml.AddScalar(meanLast(ml.Mul(h, h)), eps)), h))
 	h = toDType(h, x.DType())
 	return ml.Mul(h, broadcastLast(c.Weight("weight", x.Shape().Dim(-1)), h))
 }
 
-// meanLast is the mean over the last axis, kept as an axis of length 1.
+// meanLast is the mean over the last axis, which goes: [..., n] -> [...].
 func meanLast(x *ml.Node) *ml.Node {
-	return ml.MulScalar(ml.ReduceAndKeep(x, ml.ReduceSum, -1), 1/float64(x.Shape().Dim(-1)))
+	return ml.MulScalar(ml.ReduceSum(x, -1), 1/float64(x.Shape().Dim(-1)))
+}
+
+// overLast broadcasts v [...] along the last axis of like [..., n].
+func overLast(v, like *ml.Node) *ml.Node {
+	return ml.ExpandAndBroadcast(v, like.Shape().Dimensions, []int{like.Rank() - 1})
 }
 
 // Modulate is x (1 + scale) + shift, for x [B, L, n] and scale, shift [B, n]: how adaptive norms condition a sequence.
