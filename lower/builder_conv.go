@@ -11,9 +11,11 @@ import (
 )
 
 // dot builds a general dot product. Where the result's dtype differs from the operands', they are converted to it first.
-func (s *scope) dot(n *graph.Node, lhs, rhs compute.Value) compute.Value {
-	a := n.Attrs
+func (s *scope) dot(n *graph.Node, a graph.Attrs, lhs, rhs compute.Value) compute.Value {
 	d, out := n.Operands[0].Shape.DType, n.Results[0].Shape.DType
+	if n.Operands[0].Shape.Size() == 0 || n.Operands[1].Shape.Size() == 0 {
+		return s.fill(n.Results[0].Shape, 0) // gomlx's Go backend divides by the sizes
+	}
 	if d == dtypes.Bool {
 		lhs, rhs = s.v(s.f.ConvertDType(lhs, dtypes.Int32)), s.v(s.f.ConvertDType(rhs, dtypes.Int32))
 		d = dtypes.Int32
@@ -35,22 +37,11 @@ const patchBytes = 16 << 20
 
 // conv builds a convolution as matrix products of the kernel with patches of the input (im2col), a band of output rows at a time.
 // gomlx's Go backend convolves directly, some thirty times slower.
-func (s *scope) conv(n *graph.Node, x, kernel compute.Value) compute.Value {
-	a := n.Attrs
+func (s *scope) conv(n *graph.Node, a graph.Attrs, x, kernel compute.Value) compute.Value {
 	xs, ks, out := n.Operands[0].Shape, n.Operands[1].Shape, n.Results[0].Shape
 	spatial := xs.Rank() - 2
-	ones := func(name string) []int {
-		if v := a.Ints(name); len(v) > 0 {
-			return v
-		}
-		return slices.Repeat([]int{1}, spatial)
-	}
-	groups, batchGroups := max(a.Int("feature_group_count"), 1), max(a.Int("batch_group_count"), 1)
-	strides, lhsDilation, rhsDilation := ones("window_strides"), ones("lhs_dilation"), ones("rhs_dilation")
-	padding := a.Pairs("padding")
-	if len(padding) == 0 {
-		padding = make([][2]int, spatial)
-	}
+	groups, batchGroups := a.Int("feature_group_count"), a.Int("batch_group_count")
+	padding, lhsDilation := a.Pairs("padding"), a.Ints("lhs_dilation")
 
 	// Both operands to the order of PyTorch: batch or output channel, input channel, spatial.
 	order := func(first, second string, rest string) []int {
@@ -63,7 +54,7 @@ func (s *scope) conv(n *graph.Node, x, kernel compute.Value) compute.Value {
 	kernel, ks = s.transpose(kernel, permK), permuted(ks, permK)
 	ordered := permuted(out, permOut)
 
-	// Dilation and padding of the input, and reversed windows, become explicit.
+	// Dilation and padding of the input become explicit.
 	low, high, interior := make([]int, xs.Rank()), make([]int, xs.Rank()), make([]int, xs.Rank())
 	for i := range spatial {
 		low[2+i], high[2+i], interior[2+i] = padding[i][0], padding[i][1], lhsDilation[i]-1
@@ -75,12 +66,8 @@ func (s *scope) conv(n *graph.Node, x, kernel compute.Value) compute.Value {
 		padded[2+i] = d + max(d-1, 0)*interior[2+i] + low[2+i] + high[2+i]
 	}
 	xs = shapes.Make(xs.DType, padded...)
-	if r := reversedAxes(a.Get("window_reversal"), spatial); len(r) > 0 {
-		kernel = s.v(s.f.Reverse(kernel, r...))
-	}
-
 	c := &patches{
-		s: s, strides: strides, dilation: rhsDilation,
+		s: s, strides: a.Ints("window_strides"), dilation: a.Ints("rhs_dilation"),
 		window: ks.Dimensions[2:], out: ordered.Dimensions[2:],
 	}
 	// Each group of channels, or of batch, convolves by itself.
@@ -102,7 +89,7 @@ func (s *scope) conv(n *graph.Node, x, kernel compute.Value) compute.Value {
 	if len(results) > 1 {
 		y = s.v(s.f.Concatenate(1, results...))
 	}
-	if out.DType != xs.DType {
+	if got, err := s.f.Shape(y); err == nil && got.DType != out.DType { // some builders accumulate half precision in float32
 		y = s.v(s.f.ConvertDType(y, out.DType))
 	}
 	back := make([]int, len(permOut))
@@ -118,19 +105,6 @@ func permuted(s shapes.Shape, perm []int) shapes.Shape {
 		dims[i] = s.Dimensions[p]
 	}
 	return shapes.Make(s.DType, dims...)
-}
-
-// reversedAxes are the kernel axes that the attribute window_reversal reverses.
-func reversedAxes(v any, spatial int) []int {
-	var axes []int
-	if flags, ok := v.([]int); ok {
-		for i := range spatial {
-			if i < len(flags) && flags[i] != 0 {
-				axes = append(axes, 2+i)
-			}
-		}
-	}
-	return axes
 }
 
 // cut slices one axis.

@@ -10,23 +10,12 @@ import (
 	"precast/graph"
 )
 
-// gather builds a gather. gomlx has no batching dimensions: each becomes a start index of its own, counted by an iota, on an axis that
-// is collapsed.
-func (s *scope) gather(n *graph.Node, operand, indices compute.Value) compute.Value {
-	a := n.Attrs
-	ishape := n.Operands[1].Shape
+// gather builds a gather.
+func (s *scope) gather(n *graph.Node, a graph.Attrs, operand, indices compute.Value) compute.Value {
 	vector := a.Int("index_vector_dim")
-	collapsed := slices.Clone(a.Ints("collapsed_slice_dims"))
-	startMap := slices.Clone(a.Ints("start_index_map"))
-	indices, ishape = s.withIndexVector(indices, ishape, vector)
-	if batching := a.Ints("operand_batching_dims"); len(batching) > 0 {
-		indices, ishape = s.withBatchIndices(indices, ishape, vector, a.Ints("start_indices_batching_dims"))
-		startMap = slices.Concat(batching, startMap)
-		collapsed = slices.Concat(collapsed, batching)
-		slices.Sort(collapsed)
-	}
-	return s.v(s.f.Gather(operand, indices, vector, a.Ints("offset_dims"), collapsed, startMap, a.Ints("slice_sizes"),
-		a.Bool("indices_are_sorted")))
+	indices, _ = s.withIndexVector(indices, n.Operands[1].Shape, vector)
+	return s.v(s.f.Gather(operand, indices, vector, a.Ints("offset_dims"), a.Ints("collapsed_slice_dims"), a.Ints("start_index_map"),
+		a.Ints("slice_sizes"), a.Bool("indices_are_sorted")))
 }
 
 // withIndexVector gives indices the axis of the index vector where it is implicit.
@@ -38,46 +27,21 @@ func (s *scope) withIndexVector(indices compute.Value, shape shapes.Shape, vecto
 	return s.v(s.f.Reshape(indices, shape.Dimensions...)), shape
 }
 
-// withBatchIndices prepends, along the index vector, the position on each of the batching dimensions of indices.
-func (s *scope) withBatchIndices(indices compute.Value, shape shapes.Shape, vector int, dims []int) (compute.Value, shapes.Shape) {
-	part := slices.Clone(shape.Dimensions)
-	part[vector] = 1
-	parts := make([]compute.Value, 0, len(dims)+1)
-	for _, d := range dims {
-		parts = append(parts, s.iota(shapes.Make(shape.DType, part...), d))
-	}
-	all := slices.Clone(shape.Dimensions)
-	all[vector] += len(dims)
-	return s.v(s.f.Concatenate(vector, append(parts, indices)...)), shapes.Make(shape.DType, all...)
-}
-
 // scatter builds a scatter. A window that doesn't lie inside the operand is skipped, as XLA does; gomlx's Go backend would write outside,
 // so indices are clamped and the updates of such windows replaced by the combiner's neutral element.
-func (s *scope) scatter(n *graph.Node, operand, indices, updates compute.Value) compute.Value {
-	a := n.Attrs
+func (s *scope) scatter(n *graph.Node, a graph.Attrs, operand, indices, updates compute.Value) compute.Value {
 	shape, ishape, ushape := n.Operands[0].Shape, n.Operands[1].Shape, n.Operands[2].Shape
 	vector := a.Int("index_vector_dim")
 	window := a.Ints("update_window_dims")
-	inserted := slices.Clone(a.Ints("inserted_window_dims"))
-	toOperand := slices.Clone(a.Ints("scatter_dims_to_operand_dims"))
+	inserted, toOperand := a.Ints("inserted_window_dims"), a.Ints("scatter_dims_to_operand_dims")
 	indices, ishape = s.withIndexVector(indices, ishape, vector)
-	if batching := a.Ints("input_batching_dims"); len(batching) > 0 {
-		indices, ishape = s.withBatchIndices(indices, ishape, vector, a.Ints("scatter_indices_batching_dims"))
-		toOperand = slices.Concat(batching, toOperand)
-		inserted = slices.Concat(inserted, batching)
-		slices.Sort(inserted)
-	}
 	if ishape.DType != dtypes.Int64 {
 		indices, ishape = s.v(s.f.ConvertDType(indices, dtypes.Int64)), withDType(ishape, dtypes.Int64)
 	}
 	// The highest start on each scattered axis.
-	size := make([]int, shape.Rank())
-	for i, next := 0, 0; i < len(size); i++ {
-		size[i] = 1
-		if !slices.Contains(inserted, i) {
-			size[i] = ushape.Dimensions[window[next]]
-			next++
-		}
+	size := slices.Repeat([]int{1}, shape.Rank())
+	for i, axis := range windowAxes(shape.Rank(), inserted) {
+		size[axis] = ushape.Dimensions[window[i]]
 	}
 	limits := make([]int64, len(toOperand))
 	for i, axis := range toOperand {
@@ -104,9 +68,9 @@ func (s *scope) scatter(n *graph.Node, operand, indices, updates compute.Value) 
 		if ushape.DType.IsFloat() {
 			neutral = s.v(s.f.Neg(neutral)) // x + -0 is x, also for x = -0
 		}
-	case "max", "maximum":
+	case "max":
 		fn, neutral = s.f.ScatterMax, s.bound(ushape, false)
-	case "min", "minimum":
+	case "min":
 		fn, neutral = s.f.ScatterMin, s.bound(ushape, true)
 	default:
 		s.failf("combiner %q, wanted add, max or min", c)
@@ -116,7 +80,60 @@ func (s *scope) scatter(n *graph.Node, operand, indices, updates compute.Value) 
 		skip = s.v(s.f.BroadcastInDim(anyOutside, withDType(ushape, dtypes.Bool), batch))
 	}
 	updates = s.v(s.f.Where(skip, neutral, updates))
+	for i, axis := range windowAxes(shape.Rank(), inserted) {
+		if ushape.Dimensions[window[i]] != shape.Dimensions[axis] {
+			// gomlx's Go backend runs through whole dimensions only: scatter element by element.
+			indices = s.elementIndices(indices, ishape, vector, shape.Rank(), ushape, window, inserted, toOperand)
+			all := make([]int, shape.Rank())
+			for i := range all {
+				all[i] = i
+			}
+			return s.v(fn(operand, indices, updates, ushape.Rank(), nil, all, all, false, false))
+		}
+	}
 	return s.v(fn(operand, indices, updates, vector, window, inserted, toOperand, false, false))
+}
+
+// windowAxes are the axes of the operand that are not inserted.
+func windowAxes(rank int, inserted []int) (axes []int) {
+	for i := range rank {
+		if !slices.Contains(inserted, i) {
+			axes = append(axes, i)
+		}
+	}
+	return axes
+}
+
+// elementIndices are the full indices of every element of updates, [updates..., operand rank], from the starts of their windows.
+func (s *scope) elementIndices(indices compute.Value, ishape shapes.Shape, vector, rank int, ushape shapes.Shape,
+	window, inserted, toOperand []int,
+) compute.Value {
+	var batch []int
+	for i := range ushape.Rank() {
+		if !slices.Contains(window, i) {
+			batch = append(batch, i)
+		}
+	}
+	full := withDType(ushape, ishape.DType)
+	column := append(slices.Clone(full.Dimensions), 1)
+	free := windowAxes(rank, inserted)
+	parts := make([]compute.Value, rank)
+	for axis := range rank {
+		at := s.fill(full, 0)
+		if k := slices.Index(toOperand, axis); k >= 0 {
+			start, cut := s.cut(indices, ishape, vector, k, 1)
+			start = s.v(s.f.Reshape(start, slices.Delete(slices.Clone(cut.Dimensions), vector, vector+1)...))
+			at = s.v(s.f.BroadcastInDim(start, full, batch))
+		}
+		if k := slices.Index(free, axis); k >= 0 {
+			at = s.v(s.f.Add(at, s.v(s.f.Iota(full, window[k]))))
+		}
+		parts[axis] = s.v(s.f.Reshape(at, column...))
+	}
+	if rank == 1 {
+		return parts[0]
+	}
+	return s.v(s.f.Concatenate(full.Rank(), parts...))
 }
 
 // dynamicSlice is a gather of one slice: gomlx's Go backend has no dynamic slice. The start is clamped as StableHLO wants.

@@ -31,7 +31,6 @@ var unaryOps = map[graph.Op]unaryFn{
 	graph.OpNeg:      compute.Function.Neg,
 	graph.OpRound:    compute.Function.Round,
 	graph.OpRsqrt:    compute.Function.Rsqrt,
-	graph.OpSign:     compute.Function.Sign,
 	graph.OpSin:      compute.Function.Sin,
 	graph.OpSqrt:     compute.Function.Sqrt,
 	graph.OpTanh:     compute.Function.Tanh,
@@ -90,7 +89,7 @@ func (s *scope) node(n *graph.Node) []compute.Value {
 		}
 		return one(s.v(fns[1](s.f, x, y)))
 	}
-	a := n.Attrs
+	a := n.FullAttrs()
 	switch n.Op {
 	case graph.OpConstant:
 		l, ok := a.Get("value").(graph.Literal)
@@ -107,6 +106,12 @@ func (s *scope) node(n *graph.Node) []compute.Value {
 			return one(s.v(s.f.LogicalNot(x)))
 		}
 		return one(s.v(s.f.BitwiseNot(x)))
+	case graph.OpSign:
+		y := s.v(s.f.Sign(x))
+		if shape.DType.IsFloat() { // gomlx's Go backend gives 0 for NaN
+			y = s.v(s.f.Where(s.v(s.f.NotEqual(x, x)), x, y))
+		}
+		return one(y)
 	case graph.OpBitcast:
 		if shape.DType == result.DType {
 			return in
@@ -163,9 +168,9 @@ func (s *scope) node(n *graph.Node) []compute.Value {
 		}
 		return one(s.v(s.f.Reverse(x, a.Ints("dimensions")...)))
 	case graph.OpGather:
-		return one(s.gather(n, x, y))
+		return one(s.gather(n, a, x, y))
 	case graph.OpScatter:
-		return one(s.scatter(n, in[0], in[1], in[2]))
+		return one(s.scatter(n, a, in[0], in[1], in[2]))
 	case graph.OpDynSlice:
 		return one(s.dynamicSlice(x, shape, in[1:], n.Operands[1:], a.Ints("slice_sizes")))
 	case graph.OpDynUpdSlice:
@@ -175,11 +180,11 @@ func (s *scope) node(n *graph.Node) []compute.Value {
 	case graph.OpArgMinMax:
 		return one(s.argMinMax(x, shape, a.Int("dimension"), a.Bool("min"), result.DType))
 	case graph.OpReduceWindow:
-		return one(s.reduceWindow(n, x))
+		return one(s.reduceWindow(n, a, x))
 	case graph.OpDot:
-		return one(s.dot(n, x, y))
+		return one(s.dot(n, a, x, y))
 	case graph.OpConv:
-		return one(s.conv(n, x, y))
+		return one(s.conv(n, a, x, y))
 	case graph.OpRngBits:
 		state, bits, err := s.f.RNGBitGenerator(x, n.Results[1].Shape)
 		s.check(err)
@@ -264,6 +269,9 @@ func (s *scope) convert(x compute.Value, shape shapes.Shape, to graph.DType) com
 		// NaN counts as true: it is not equal to zero.
 		return s.v(s.f.NotEqual(x, s.fill(shape, 0)))
 	}
+	if to == dtypes.Float16 && from.IsFloat() {
+		return s.toFloat16(x, shape)
+	}
 	if !from.IsFloat() || !to.IsInt() {
 		return s.v(s.f.ConvertDType(x, to))
 	}
@@ -279,6 +287,22 @@ func (s *scope) convert(x compute.Value, shape shapes.Shape, to graph.DType) com
 	ends := withDType(shape, to)
 	y = s.v(s.f.Where(tooLow, s.bound(ends, false), y))
 	return s.v(s.f.Where(tooHigh, s.bound(ends, true), y))
+}
+
+// toFloat16 converts a float to float16. gomlx's Go backend turns what is subnormal there to zero; such a number is its count of units in
+// the last place, 2^-24, which is also its bits.
+func (s *scope) toFloat16(x compute.Value, shape shapes.Shape) compute.Value {
+	if shape.DType != dtypes.Float32 {
+		shape = withDType(shape, dtypes.Float32)
+		x = s.v(s.f.ConvertDType(x, dtypes.Float32))
+	}
+	size := s.v(s.f.Abs(x))
+	zero := s.fill(shape, 0)
+	subnormal := s.v(s.f.LogicalAnd(s.v(s.f.LessThan(size, s.fill(shape, 1.0/(1<<14)))), s.v(s.f.GreaterThan(size, zero))))
+	units := s.v(s.f.Round(s.v(s.f.Mul(s.v(s.f.Where(subnormal, size, zero)), s.fill(shape, 1<<24)))))
+	y := s.v(s.f.Bitcast(s.v(s.f.ConvertDType(units, dtypes.Uint16)), dtypes.Float16))
+	y = s.v(s.f.Where(s.v(s.f.LessThan(x, zero)), s.v(s.f.Neg(y)), y))
+	return s.v(s.f.Where(subnormal, y, s.v(s.f.ConvertDType(x, dtypes.Float16))))
 }
 
 // bound is the lowest or highest value of the shape's dtype, broadcast to it.

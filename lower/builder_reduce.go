@@ -109,24 +109,96 @@ func (s *scope) argMinMax(x compute.Value, shape shapes.Shape, axis int, isMin b
 	return index
 }
 
-// reduceWindow builds a reduction over windows, half-precision sums and products in float32.
-func (s *scope) reduceWindow(n *graph.Node, x compute.Value) compute.Value {
-	a := n.Attrs
-	d := n.Operands[0].Shape.DType
-	kinds := map[string]compute.ReduceOpType{
-		"add": compute.ReduceOpSum, "multiply": compute.ReduceOpProduct, "maximum": compute.ReduceOpMax, "minimum": compute.ReduceOpMin,
+// reduceWindow combines, for every place in the window, the strided slice of the padded operand that the place sees.
+func (s *scope) reduceWindow(n *graph.Node, a graph.Attrs, x compute.Value) compute.Value {
+	shape, result := n.Operands[0].Shape, n.Results[0].Shape
+	combiner := a.String("combiner")
+	window, strides, dilation := a.Ints("window_dimensions"), a.Ints("window_strides"), a.Ints("window_dilations")
+	half := shape.DType.IsHalfPrecision() // kept in float32, as in reduce
+	if half {
+		x, shape, result = s.v(s.f.ConvertDType(x, dtypes.Float32)), withDType(shape, dtypes.Float32), withDType(result, dtypes.Float32)
 	}
-	kind, ok := kinds[a.String("combiner")]
-	if !ok {
-		s.failf("combiner %q, wanted add, multiply, maximum or minimum", a.String("combiner"))
+	identity := s.identity(shape.DType, combiner)
+	if result.Size() == 0 {
+		return s.v(s.f.BroadcastInDim(identity, n.Results[0].Shape, nil))
 	}
-	if d.IsHalfPrecision() {
-		x = s.v(s.f.ConvertDType(x, dtypes.Float32))
+	rank := shape.Rank()
+	low, high, interior := make([]int, rank), make([]int, rank), make([]int, rank)
+	for i, p := range a.Pairs("padding") {
+		low[i], high[i], interior[i] = p[0], p[1], a.Ints("base_dilations")[i]-1
 	}
-	x = s.v(s.f.ReduceWindow(x, kind, a.Ints("window_dimensions"), a.Ints("window_strides"), a.Ints("base_dilations"),
-		a.Ints("window_dilations"), a.Pairs("padding")))
-	if d.IsHalfPrecision() {
-		x = s.v(s.f.ConvertDType(x, d))
+	x = s.pad(x, identity, shape, low, high, interior)
+	var y compute.Value
+	at := make([]int, rank)
+	for {
+		starts, limits := make([]int, rank), make([]int, rank)
+		for i := range starts {
+			starts[i] = at[i] * dilation[i]
+			limits[i] = starts[i] + (result.Dimensions[i]-1)*strides[i] + 1
+		}
+		part := x
+		if rank > 0 {
+			part = s.v(s.f.Slice(x, starts, limits, strides))
+		}
+		if y == nil {
+			y = part
+		} else {
+			y = s.combine(combiner, y, part, shape.DType)
+		}
+		if !next(at, window) {
+			break
+		}
 	}
-	return x
+	if half {
+		y = s.v(s.f.ConvertDType(y, n.Results[0].Shape.DType))
+	}
+	return y
+}
+
+// combine applies a reduction's combiner to two arrays.
+func (s *scope) combine(combiner string, x, y compute.Value, d graph.DType) compute.Value {
+	boolean := d == dtypes.Bool
+	switch {
+	case combiner == "add" && !boolean:
+		return s.v(s.f.Add(x, y))
+	case combiner == "multiply" && !boolean:
+		return s.v(s.f.Mul(x, y))
+	case combiner == "maximum" && !boolean:
+		return s.v(s.f.Max(x, y))
+	case combiner == "minimum" && !boolean:
+		return s.v(s.f.Min(x, y))
+	case combiner == "and" && !boolean:
+		return s.v(s.f.BitwiseAnd(x, y))
+	case combiner == "or" && !boolean:
+		return s.v(s.f.BitwiseOr(x, y))
+	case combiner == "xor" && !boolean:
+		return s.v(s.f.BitwiseXor(x, y))
+	case combiner == "add", combiner == "maximum", combiner == "or":
+		return s.v(s.f.LogicalOr(x, y))
+	case combiner == "multiply", combiner == "minimum", combiner == "and":
+		return s.v(s.f.LogicalAnd(x, y))
+	case combiner == "xor":
+		return s.v(s.f.LogicalXor(x, y))
+	}
+	s.failf("combiner %q, wanted add, multiply, maximum, minimum, and, or, xor", combiner)
+	return nil
+}
+
+// identity is the scalar that a combiner leaves everything unchanged with.
+func (s *scope) identity(d graph.DType, combiner string) compute.Value {
+	scalar := graph.Shape{DType: d}
+	switch combiner {
+	case "multiply":
+		return s.scalar(d, 1)
+	case "maximum":
+		return s.bound(scalar, false)
+	case "minimum":
+		return s.bound(scalar, true)
+	case "and":
+		if d == dtypes.Bool {
+			return s.scalar(d, 1)
+		}
+		return s.v(s.f.BitwiseNot(s.scalar(d, 0)))
+	}
+	return s.scalar(d, 0)
 }
