@@ -138,6 +138,9 @@ func (s *dpmSolver) lastTimestep() int {
 }
 
 func (s *dpmSolver) calls(t *tables, _ Options, b *builder) {
+	if s.standsStill(t, b) {
+		return
+	}
 	// Slot k is the converted model output of k + 1 steps ago.
 	b.slots = s.order - 1
 	n := len(t.timesteps)

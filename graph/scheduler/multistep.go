@@ -63,3 +63,13 @@ func (s *multistep) lambda(sigma float64) float64 {
 	alpha, sigmaT := s.scales(sigma)
 	return math.Log(alpha) - math.Log(sigmaT)
 }
+
+// standsStill records a fault where the first step stays at its sigma: the next one would divide by the distance in lambda.
+// "leading" timesteps past the model's last do so.
+func (s *multistep) standsStill(t *tables, b *builder) bool {
+	if s.order == 1 || len(t.timesteps) < 3 || t.sigmas[0] != t.sigmas[1] {
+		return false
+	}
+	b.fail("the first two steps have the same sigma, %v", t.sigmas[0])
+	return true
+}

@@ -274,7 +274,7 @@ func (s *Scheduler) plan(o Options) (*Schedule, error) {
 	return b.schedule(t)
 }
 
-// suggest words the number of steps nearest to o's that works, for an error; "" when there is none to name.
+// suggest words a number of steps near o's that works, for an error; "" when none is found.
 func (s *Scheduler) suggest(o Options) string {
 	if len(o.Sigmas) > 0 || len(o.Timesteps) > 0 {
 		return ""
@@ -288,16 +288,27 @@ func (s *Scheduler) suggest(o Options) string {
 		_, err := s.plan(try)
 		return err == nil
 	}
-	// A config that fails at every number would make the search long and useless.
-	if !slices.ContainsFunc([]int{4, 20, 50}, works) {
-		return ""
-	}
-	for d := 1; d <= max(o.Steps, 50); d++ {
+	for d := 1; d <= 8; d++ {
 		for _, n := range []int{o.Steps - d, o.Steps + d} {
 			if works(n) {
-				return fmt.Sprintf("; the nearest number that works is %d", n)
+				return fmt.Sprintf("; %d steps work", n)
 			}
 		}
+	}
+	// Further off, the numbers that fail are those above a limit.
+	for _, low := range []int{50, 20, 4} {
+		if low >= o.Steps || !works(low) {
+			continue
+		}
+		high := o.Steps
+		for high-low > 1 {
+			if mid := (low + high) / 2; works(mid) {
+				low = mid
+			} else {
+				high = mid
+			}
+		}
+		return fmt.Sprintf("; %d steps work", low)
 	}
 	return ""
 }

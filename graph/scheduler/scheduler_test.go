@@ -250,3 +250,56 @@ func TestMu(t *testing.T) {
 		check("flux2", g.mus.Flux2, func(m goldenMu) float64 { return Flux2Mu(m.ImageSeqLen, m.Steps) })
 	})
 }
+
+// TestStepNetworkTrace traces the program in float32 and bfloat16 and checks its signature.
+func TestStepNetworkTrace(t *testing.T) {
+	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16} {
+		for _, slots := range []int{0, 5} {
+			n := StepNetwork(shapes.Make(dtype, 1, 4, 8, 12), slots)
+			m, err := trace.Trace(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := m.Entry()
+			if len(f.Params) != 6+slots || len(f.Results) != 2+slots {
+				t.Errorf("%d slots: %d parameters and %d results", slots, len(f.Params), len(f.Results))
+			}
+			for i, r := range f.Results {
+				want := dtype
+				if i >= 2 {
+					want = dtypes.Float32
+				}
+				if r.Shape.DType != want {
+					t.Errorf("%s: result %s is %s, want %s", dtype, n.Outputs[i], r.Shape, want)
+				}
+			}
+			for in, out := range StepDonations(slots) {
+				i := slices.IndexFunc(n.Inputs, func(x trace.Input) bool { return x.Name == in })
+				o := slices.Index(n.Outputs, out)
+				if i < 0 || o < 0 || !n.Inputs[i].Shape.Equal(f.Results[o].Shape) {
+					t.Errorf("%s cannot take the memory of %s", out, in)
+				}
+			}
+		}
+	}
+}
+
+// TestClamp applies a call that clips in one place and keeps a clipped value.
+func TestClamp(t *testing.T) {
+	b := &builder{slots: 1}
+	s := b.step(7)
+	x0 := s.clamp(s.sample.mul(2).add(s.slot(0)), 1.5)
+	s.keep(0, x0.mul(10))
+	s.finish(x0.sub(s.output))
+	plan, err := b.schedule(&tables{timesteps: []float64{7}, initNoiseSigma: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	operands := [][]float64{{0.25, 3, -4}, {1, 1, 1}, {0, 0, 0}, {0.5, 0, 0}}
+	for name, apply := range map[string]evaluator{"go": inGo, "backend": onBackend} {
+		got := fmt.Sprint(apply(t, &plan.Calls[0], operands))
+		if want := "[[0 0.5 -2.5] [0 0.5 -2.5] [10 15 -15]]"; got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}

@@ -73,7 +73,7 @@ const (
 // respacing reads the switches of the sigma rules, of which at most one may be on.
 func (f *fields) respacing() respacing {
 	kind := asGiven
-	for _, k := range []respacing{karras, exponential} {
+	for _, k := range []respacing{karras, exponential, beta} {
 		if !f.bool(string(k), false) {
 			continue
 		}
@@ -82,7 +82,6 @@ func (f *fields) respacing() respacing {
 		}
 		kind = k
 	}
-	f.unsupported(string(beta), "use use_karras_sigmas or use_exponential_sigmas")
 	return kind
 }
 
@@ -101,6 +100,11 @@ func (k respacing) spread(high, low float64, n int) []float64 {
 		ramp = linspace(math.Log(high), math.Log(low), n)
 		for i, r := range ramp {
 			ramp[i] = math.Exp(r)
+		}
+	case beta:
+		// Lee et al., Beta Sampling is All You Need, with alpha = beta = 0.6.
+		for i, r := range ramp {
+			ramp[i] = low + betaQuantile(1-r, 0.6)*(high-low)
 		}
 	default:
 		panic("BUG: no rule to spread sigmas by")

@@ -110,6 +110,9 @@ func (s *uniPC) tables(o Options) (*tables, error) {
 }
 
 func (s *uniPC) calls(t *tables, _ Options, b *builder) {
+	if s.standsStill(t, b) {
+		return
+	}
 	// Slot k is the converted model output of k + 1 steps ago; the last slot is the sample of the last step, corrected.
 	b.slots = s.order + 1
 	lastSample := s.order

@@ -1,5 +1,5 @@
 """Writes options.json: short trajectories of diffusers' schedulers with options that the reference's configs leave at their
-defaults. Needs torch and diffusers 0.42.1:  python options.py > options.json
+defaults. Needs torch, scipy and diffusers 0.42.1:  python options.py > options.json
 """
 
 import json
@@ -89,6 +89,11 @@ CASES = [
     (MATCH, dict(shift=2.0), dict(timesteps=TIMES, sigmas=[0.95, 0.5, 0.3, 0.1]), 0.0),
     (MATCH, dict(shift=3.0, shift_terminal=0.05, stochastic_sampling=True), 5, 0.0),
     (MATCH, dict(use_dynamic_shifting=True, time_shift_type="linear", shift_terminal=0.1), dict(num_inference_steps=5, mu=1.3), 0.0),
+    (EULER, dict(SD, use_beta_sigmas=True), 7, 0.0),
+    (HEUN, dict(SD, use_beta_sigmas=True), 4, 0.0),
+    (DPM, dict(SD, use_beta_sigmas=True), 20, 0.0),
+    (UNIPC, dict(SD, use_beta_sigmas=True), 7, 0.0),
+    (MATCH, dict(shift=3.0, use_beta_sigmas=True), 7, 0.0),
 ]
 
 
