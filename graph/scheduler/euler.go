@@ -22,7 +22,7 @@ func (s *exploding) clean(sigma float64, sample, output form) form {
 	return clean(s.prediction, 1, sigma, sample, output)
 }
 
-// complete fills in what follows from timesteps and sigmas. calls are the indices of sigmas that the calls stand at.
+// complete fills in what follows from timesteps and sigmas; call i stands at sigmas[i].
 func (s *exploding) complete(t *tables) *tables {
 	t.initNoiseSigma = slices.Max(t.sigmas)
 	if s.spacing.kind == "leading" {

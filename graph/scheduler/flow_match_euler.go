@@ -56,10 +56,11 @@ func (s *flowMatchEuler) tables(o Options) (*tables, error) {
 	}
 	train := float64(s.train)
 	n := o.count()
-	for name, list := range map[string][]float64{"sigmas": o.Sigmas, "timesteps": o.Timesteps} {
-		if len(list) > 0 && len(list) != n {
-			return nil, fmt.Errorf("found %d %s and %d steps, wanted as many", len(list), name, n)
-		}
+	if len(o.Sigmas) > 0 && len(o.Sigmas) != n {
+		return nil, fmt.Errorf("found %d sigmas and %d steps, wanted as many", len(o.Sigmas), n)
+	}
+	if len(o.Timesteps) > 0 && len(o.Timesteps) != n {
+		return nil, fmt.Errorf("found %d timesteps and %d steps, wanted as many", len(o.Timesteps), n)
 	}
 	var sigmas []float64
 	switch {

@@ -262,12 +262,11 @@ func (s *Scheduler) plan(o Options) (*Schedule, error) {
 	if err != nil {
 		return nil, err
 	}
-	for name, list := range map[string][]float64{"timesteps": t.timesteps, "sigmas": t.sigmas} {
-		for i, v := range list {
-			if !finite(v) {
-				return nil, stepCountErrorf("%s[%d] is %v", name, i, v)
-			}
-		}
+	if i := slices.IndexFunc(t.sigmas, notFinite); i >= 0 {
+		return nil, stepCountErrorf("sigmas[%d] is %v", i, t.sigmas[i])
+	}
+	if i := slices.IndexFunc(t.timesteps, notFinite); i >= 0 {
+		return nil, stepCountErrorf("timesteps[%d] is %v", i, t.timesteps[i])
 	}
 	b := &builder{}
 	s.rule.calls(t, o, b)
@@ -314,3 +313,5 @@ func (s *Scheduler) suggest(o Options) string {
 }
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+func notFinite(v float64) bool { return !finite(v) }

@@ -1,5 +1,9 @@
 """Writes options.json: short trajectories of diffusers' schedulers with options that the reference's configs leave at their
 defaults. Needs torch, scipy and diffusers 0.42.1:  python options.py > options.json
+
+The options.json here was written without torch: diffusers' own source ran over a numpy stand-in for the torch functions that the
+schedulers call, which was first held against all 40 recorded configs of the reference set (trajectories of 4 and 20 steps within
+1e-5 of the largest value, zero-terminal-SNR Euler within 2e-4).
 """
 
 import json
