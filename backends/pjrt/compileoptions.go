@@ -11,9 +11,15 @@ import (
 	"precast/backends"
 )
 
+// defaultOverrides are the debug options by platform that make a plugin keep to StableHLO; CompileOptions.Overrides goes before them.
+var defaultOverrides = map[string]map[string]any{
+	// XLA's own default on the CPU lets minimum and maximum lose a NaN.
+	"cpu": {"xla_cpu_enable_fast_min_max": false},
+}
+
 // encodeCompileOptions writes a CompileOptionsProto (xla/pjrt/proto/compile_options.proto). The field numbers are in the comments. It is
-// deterministic, and never empty: XLA ends the process on empty options.
-func encodeCompileOptions(opts backends.CompileOptions) ([]byte, error) {
+// deterministic, and never empty: XLA ends the process on empty options. platform is the kind of device that is compiled for.
+func encodeCompileOptions(platform string, opts backends.CompileOptions) ([]byte, error) {
 	partitions := max(opts.NumPartitions, 1)
 	if opts.NumPartitions < 0 {
 		return nil, fmt.Errorf("partitions: found %d, wanted 1 or more", opts.NumPartitions)
@@ -50,9 +56,14 @@ func encodeCompileOptions(opts backends.CompileOptions) ([]byte, error) {
 		build = varint(build, 19, 1) // use_shardy_partitioner
 	}
 	out := message(nil, 3, build) // executable_build_options
-	for _, name := range slices.Sorted(maps.Keys(opts.Overrides)) {
+	overrides := maps.Clone(defaultOverrides[platform])
+	if overrides == nil {
+		overrides = map[string]any{}
+	}
+	maps.Copy(overrides, opts.Overrides)
+	for _, name := range slices.Sorted(maps.Keys(overrides)) {
 		var value []byte // OptionOverrideProto
-		switch v := opts.Overrides[name].(type) {
+		switch v := overrides[name].(type) {
 		case string:
 			value = message(nil, 1, []byte(v))
 		case bool:

@@ -2,7 +2,9 @@ package pjrt
 
 import (
 	"context"
+	"runtime"
 	"sync"
+	"time"
 	"unsafe"
 
 	"precast/backends"
@@ -66,7 +68,7 @@ func (a *api) wait(ctx context.Context, event uintptr, op string) error {
 	if event == 0 {
 		return nil
 	}
-	if ready, err := a.eventIsReady(event); err != nil || ready {
+	if ready, err := a.pollEvent(event); err != nil || ready {
 		if err == nil {
 			err = a.call(fnEventError, unsafe.Pointer(setSize(&handleArgs{handle: event})), op)
 		}
@@ -84,6 +86,18 @@ func (a *api) wait(ctx context.Context, event uintptr, op string) error {
 		return backends.ContextError(ctx, op)
 	}
 }
+
+// pollEvent asks for a moment whether the event is ready. A callback from a thread of the plugin costs about 100 microseconds, more than
+// a small copy or computation takes.
+func (a *api) pollEvent(event uintptr) (bool, error) {
+	for start := time.Now(); ; runtime.Gosched() {
+		if ready, err := a.eventIsReady(event); err != nil || ready || time.Since(start) > pollTime {
+			return ready, err
+		}
+	}
+}
+
+const pollTime = 30 * time.Microsecond
 
 func (a *api) eventIsReady(event uintptr) (bool, error) {
 	args := setSize(&handleBoolArgs{handle: event})

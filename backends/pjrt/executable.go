@@ -54,7 +54,7 @@ func (c *Client) Compile(ctx context.Context, p *lower.Program, opts backends.Co
 	if len(p.Code) == 0 {
 		return nil, backends.Errorf(backends.InvalidArgument, op, "found no code, wanted StableHLO text")
 	}
-	encoded, err := encodeCompileOptions(opts)
+	encoded, err := encodeCompileOptions(c.platform, opts)
 	if err != nil {
 		return nil, backends.Errorf(backends.InvalidArgument, op, "%v", err)
 	}
@@ -86,7 +86,7 @@ func (c *Client) LoadExecutable(ctx context.Context, serialized []byte, opts bac
 	if want := max(opts.NumPartitions, 1); s.partitions != want {
 		return nil, backends.Errorf(backends.InvalidArgument, op, "%s was compiled for %d partitions, wanted %d", s.name, s.partitions, want)
 	}
-	encoded, err := encodeCompileOptions(opts)
+	encoded, err := encodeCompileOptions(c.platform, opts)
 	if err != nil {
 		return nil, backends.Errorf(backends.InvalidArgument, op, "%v", err)
 	}
@@ -398,6 +398,9 @@ func (e *Executable) donated(opts backends.ExecuteOptions, op string) ([]bool, e
 		if i < 0 || i >= len(set) {
 			return nil, backends.Errorf(backends.InvalidArgument, op, "donated argument %d: wanted 0 to %d", i, len(set)-1)
 		}
+		if set[i] {
+			return nil, backends.Errorf(backends.InvalidArgument, op, "donated argument %d: listed twice", i)
+		}
 		set[i] = true
 	}
 	return set, nil
@@ -428,8 +431,31 @@ func (e *Executable) hold(args [][]backends.Buffer, donate []bool, op string) ([
 		if err := e.signature.check(held[p], op); err != nil {
 			return held, err
 		}
+		if err := e.checkDonation(held[p], donate, op); err != nil {
+			return held, err
+		}
 	}
 	return held, nil
+}
+
+// checkDonation refuses a donated buffer that is also another argument: not every plugin notices.
+func (e *Executable) checkDonation(args []*Buffer, donate []bool, op string) error {
+	first := map[*Buffer]int{}
+	for i, b := range args {
+		if donate[i] {
+			first[b] = i
+		}
+	}
+	if len(first) == 0 {
+		return nil
+	}
+	for i, b := range args {
+		if d, ok := first[b]; ok && d != i {
+			return backends.Errorf(backends.InvalidArgument, op, "argument %d (%s) can't be donated: it is argument %d (%s), too",
+				d, e.paramName(d), i, e.paramName(i))
+		}
+	}
+	return nil
 }
 
 func (e *Executable) paramName(i int) string {

@@ -166,7 +166,7 @@ func (p *Plugin) CompileFor(ctx context.Context, t backends.Topology, prog *lowe
 	if ctx.Err() != nil {
 		return nil, backends.ContextError(ctx, op)
 	}
-	encoded, err := encodeCompileOptions(opts)
+	encoded, err := encodeCompileOptions(own.platform, opts)
 	if err != nil {
 		return nil, backends.Errorf(backends.InvalidArgument, op, "%v", err)
 	}
