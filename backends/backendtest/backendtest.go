@@ -26,8 +26,9 @@ type Options struct {
 	Live func() map[string]int64
 	// Skip lists tests by name ("ops/sort_pairs") with the reason why the backend can't do what they ask for.
 	Skip map[string]string
-	// Client are the options of the clients that the suite makes.
-	Client backends.ClientOptions
+	// Client are the options of the clients that the suite makes, and Compile those of its programs.
+	Client  backends.ClientOptions
+	Compile backends.CompileOptions
 }
 
 // RunAll runs the suite.
@@ -157,20 +158,19 @@ func Parse(t testing.TB, text string) *graph.Module {
 	return m
 }
 
-// Compile parses, lowers and compiles a graph; the executable is closed at the end of the test.
-func Compile(t testing.TB, c backends.Client, text string) backends.Executable {
+func (s *suite) compile(t testing.TB, c backends.Client, text string) backends.Executable {
 	t.Helper()
-	return CompileModule(t, c, Parse(t, text))
+	return Compile(t, c, Parse(t, text), s.opts.Compile)
 }
 
-// CompileModule is Compile for a module.
-func CompileModule(t testing.TB, c backends.Client, m *graph.Module) backends.Executable {
+// Compile lowers and compiles a module; the executable is closed at the end of the test.
+func Compile(t testing.TB, c backends.Client, m *graph.Module, opts backends.CompileOptions) backends.Executable {
 	t.Helper()
 	p, err := lower.Lower(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := c.Compile(context.Background(), p, backends.CompileOptions{})
+	e, err := c.Compile(context.Background(), p, opts)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, p.Code)
 	}

@@ -1,10 +1,16 @@
 package backendtest
 
 import (
+	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
+
+	"precast/backends"
+	"precast/graph"
+	"precast/lower"
 )
 
 var (
@@ -42,13 +48,16 @@ func op(name, attrs, result string, args ...Tensor) string {
 func (s *suite) ops(t *testing.T) {
 	c := s.client(t)
 	for _, list := range [][]opCase{unaryCases(), binaryCases(), shapeCases(), indexCases(), reductionCases(), contractionCases(), controlCases()} {
+		results := s.runTogether(t, c, list)
 		for _, k := range list {
 			t.Run(k.name, func(t *testing.T) {
 				if reason, ok := s.opts.Skip["ops/"+k.name]; ok {
 					t.Skip(reason)
 				}
-				e := Compile(t, c, k.graph)
-				got := Run(t, c, e, k.args...)
+				got, ok := results[k.name]
+				if !ok {
+					got = Run(t, c, s.compile(t, c, k.graph), k.args...)
+				}
 				if len(got) != len(k.want) {
 					t.Fatalf("found %d results, wanted %d", len(got), len(k.want))
 				}
@@ -58,6 +67,84 @@ func (s *suite) ops(t *testing.T) {
 			})
 		}
 	}
+}
+
+// runTogether runs all cases that aren't skipped in one program, which compiles in a fraction of the time of many: each case's functions are
+// private functions of it. Where that fails the map is empty, and the cases run by themselves to tell which one is at fault.
+func (s *suite) runTogether(t *testing.T, c backends.Client, list []opCase) map[string][]Tensor {
+	all := graph.NewModule("all")
+	b := graph.NewBuilder(all, all.Entry())
+	var args []Tensor
+	var names []string
+	for i, k := range list {
+		if _, skipped := s.opts.Skip["ops/"+k.name]; skipped {
+			continue
+		}
+		m := Parse(t, k.graph)
+		prefix := fmt.Sprintf("case%d_", i)
+		for _, f := range m.Funcs {
+			f.Name = prefix + f.Name
+			for _, n := range f.Nodes {
+				if n.Op == graph.OpCall {
+					n.Attrs = n.Attrs.With("callee", prefix+n.Attrs.String("callee"))
+				}
+			}
+			all.Funcs = append(all.Funcs, f)
+		}
+		var in []*graph.Value
+		for j, a := range k.args {
+			in = append(in, all.Entry().NewParam(fmt.Sprintf("%sx%d", prefix, j), graph.Input, a.Shape))
+		}
+		call, err := b.Call(m.Funcs[0], in...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Entry().Results = append(all.Entry().Results, call.Results...)
+		args = append(args, k.args...)
+		names = append(names, k.name)
+	}
+	if err := graph.Verify(all); err != nil {
+		t.Fatal(err)
+	}
+	results := map[string][]Tensor{}
+	p, err := lower.Lower(all)
+	if err != nil {
+		t.Errorf("all cases together: %v", err)
+		return results
+	}
+	e, err := c.Compile(context.Background(), p, s.opts.Compile)
+	if err != nil {
+		t.Errorf("all cases together: %v", err)
+		return results
+	}
+	defer e.Close()
+	in := make([]backends.Buffer, len(args))
+	for i, a := range args {
+		in[i] = Upload(t, c, a)
+	}
+	out, err := e.Execute(context.Background(), in, backends.ExecuteOptions{})
+	if err != nil {
+		t.Errorf("all cases together: %v", err)
+		return results
+	}
+	for _, b := range out {
+		t.Cleanup(func() { _ = b.Delete() })
+	}
+	if err := out[0].Await(context.Background()); err != nil {
+		t.Errorf("all cases together: %v", err)
+		return results
+	}
+	next := 0
+	for i, k := range list {
+		if !slices.Contains(names, k.name) {
+			continue
+		}
+		for range list[i].want {
+			results[k.name] = append(results[k.name], Download(t, out[next]))
+			next++
+		}
+	}
+	return results
 }
 
 // unaryCase is a case of one argument and a result of the same shape.

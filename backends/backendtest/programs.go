@@ -17,7 +17,7 @@ func (s *suite) dtypes(t *testing.T) {
 			}
 			v := x.floats()
 			want := T(d+"[3,2]", v[0], v[3], v[1], v[4], v[2], v[5])
-			e := Compile(t, c, fmt.Sprintf(`%%0 = input "x" : %[1]s[2,3]
+			e := s.compile(t, c, fmt.Sprintf(`%%0 = input "x" : %[1]s[2,3]
 				%%1 = transpose %%0 {permutation = [1, 0]} : %[1]s[3,2]
 				%%2 = slice %%0 {start_indices = [0, 1], limit_indices = [2, 3]} : %[1]s[2,2]
 				%%3 = concatenate %%2, %%1 {dimension = 0} : %[1]s[5,2]
@@ -29,7 +29,7 @@ func (s *suite) dtypes(t *testing.T) {
 			if d == "bool" {
 				return
 			}
-			e = Compile(t, c, fmt.Sprintf(`%%0 = input "x" : %[1]s[3]
+			e = s.compile(t, c, fmt.Sprintf(`%%0 = input "x" : %[1]s[3]
 				%%1 = input "y" : %[1]s[3]
 				%%2 = add %%0, %%1 : %[1]s[3]
 				%%3 = compare %%0, %%1 {direction = "LT"} : bool[3]
@@ -49,7 +49,7 @@ func (s *suite) dtypes(t *testing.T) {
 func (s *suite) programs(t *testing.T) {
 	c := s.client(t)
 	t.Run("softmax", func(t *testing.T) {
-		e := Compile(t, c, `%0 = input "x" : f32[2,5]
+		e := s.compile(t, c, `%0 = input "x" : f32[2,5]
 			%1 = reduce %0 {combiner = "maximum", dimensions = [1]} : f32[2]
 			%2 = broadcast_in_dim %1 {broadcast_dimensions = [0]} : f32[2,5]
 			%3 = subtract %0, %2 : f32[2,5]
@@ -62,7 +62,7 @@ func (s *suite) programs(t *testing.T) {
 		Compare(t, "softmax", Run(t, c, e, x)[0], T("f32[2,5]", softmax(2, 5, x.floats())...), 2e-6)
 	})
 	t.Run("attention", func(t *testing.T) {
-		e := Compile(t, c, `%0 = input "q" : f32[1,2,4,8]
+		e := s.compile(t, c, `%0 = input "q" : f32[1,2,4,8]
 			%1 = input "k" : f32[1,2,6,8]
 			%2 = input "v" : f32[1,2,6,8]
 			%3 = dot_general %0, %1 {lhs_batching = [0, 1], lhs_contracting = [3], rhs_batching = [0, 1], rhs_contracting = [3], precision = "HIGHEST"} : f32[1,2,4,6]
@@ -81,7 +81,7 @@ func (s *suite) programs(t *testing.T) {
 		Compare(t, "attention", Run(t, c, e, q, k, v)[0], dotGeneral("f32[1,2,4,8]", probabilities, v, []int{0, 1}, []int{3}, []int{0, 1}, []int{2}), 1e-5)
 	})
 	t.Run("layer_norm", func(t *testing.T) {
-		e := Compile(t, c, `%0 = input "x" : f32[2,64]
+		e := s.compile(t, c, `%0 = input "x" : f32[2,64]
 			%1 = constant {value = splat<f32: 64>} : f32[2]
 			%2 = reduce %0 {combiner = "add", dimensions = [1]} : f32[2]
 			%3 = divide %2, %1 : f32[2]
@@ -114,18 +114,18 @@ func (s *suite) programs(t *testing.T) {
 		Compare(t, "layer norm", Run(t, c, e, x)[0], T("f32[2,64]", want...), 1e-5)
 	})
 	t.Run("results_that_are_arguments", func(t *testing.T) {
-		e := Compile(t, c, "%0 = input \"x\" : f32[2]\n%1 = negate %0 : f32[2]\nreturn %0, %1, %0, %1")
+		e := s.compile(t, c, "%0 = input \"x\" : f32[2]\n%1 = negate %0 : f32[2]\nreturn %0, %1, %0, %1")
 		got := Run(t, c, e, T("f32[2]", 1, -2))
 		for i, want := range []Tensor{T("f32[2]", 1, -2), T("f32[2]", -1, 2), T("f32[2]", 1, -2), T("f32[2]", -1, 2)} {
 			Compare(t, fmt.Sprintf("result %d", i), got[i], want, 0)
 		}
 	})
 	t.Run("no_arguments", func(t *testing.T) {
-		e := Compile(t, c, "%0 = constant {value = dense<i32: 4, 5>} : i32[2]\nreturn %0")
+		e := s.compile(t, c, "%0 = constant {value = dense<i32: 4, 5>} : i32[2]\nreturn %0")
 		Compare(t, "constant", Run(t, c, e)[0], T("i32[2]", 4, 5), 0)
 	})
 	t.Run("unused_argument", func(t *testing.T) {
-		e := Compile(t, c, "%0 = input \"x\" : f32[2]\n%1 = input \"y\" : f32[3]\n%2 = abs %1 : f32[3]\nreturn %2")
+		e := s.compile(t, c, "%0 = input \"x\" : f32[2]\n%1 = input \"y\" : f32[3]\n%2 = abs %1 : f32[3]\nreturn %2")
 		Compare(t, "abs", Run(t, c, e, T("f32[2]", 1, 2), T("f32[3]", -1, 2, -3))[0], T("f32[3]", 1, 2, 3), 0)
 	})
 	t.Run("long_chain", func(t *testing.T) {
@@ -133,7 +133,7 @@ func (s *suite) programs(t *testing.T) {
 		for i := 1; i < 500; i++ {
 			text += fmt.Sprintf("%%v%d = add %%v%d, %%one : f32[4]\n", i, i-1)
 		}
-		e := Compile(t, c, text+"return %v499")
+		e := s.compile(t, c, text+"return %v499")
 		Compare(t, "sum", Run(t, c, e, T("f32[4]", 0, 1, 2, 3))[0], T("f32[4]", 500, 501, 502, 503), 0)
 	})
 }
