@@ -185,7 +185,12 @@ func unpack(wheel string, w Wheel, dir string) error {
 		if limit := uint64(max(w.LibrarySize, 16<<20)); f.UncompressedSize64 > limit {
 			return fmt.Errorf("wheel %s: %s has %d bytes, wanted at most %d", filepath.Base(wheel), f.Name, f.UncompressedSize64, limit)
 		}
-		if err := extract(f, filepath.Join(dir, base), isLibrary); err != nil {
+		err := extract(f, filepath.Join(dir, base), isLibrary)
+		if errors.Is(err, os.ErrExist) && !isLibrary {
+			// A text of that name is there already.
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("wheel %s: %s: %w", filepath.Base(wheel), f.Name, err)
 		}
 		found = found || isLibrary

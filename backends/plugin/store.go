@@ -75,7 +75,8 @@ func Open() (*Store, error) {
 }
 
 // Default returns the plugin that programs run on: $PRECAST_PLUGIN, which is the path of a library or a name as in Find, else the
-// installed plugin for the CPU. The error is a *NotInstalledError where there is none. A file of the user's is taken as it is.
+// installed plugin for the CPU. The error is a *NotInstalledError where there is none. A file of the user's is taken as it is. Whoever
+// also has the Go backend looks at the variable first: "go" is no plugin.
 func Default() (*Installed, error) {
 	s, err := Open()
 	if err != nil {
