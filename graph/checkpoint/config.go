@@ -115,60 +115,6 @@ func newConfig(file, prefix string, keys []string, fields map[string]json.RawMes
 	return &Config{file: file, prefix: prefix, keys: keys, fields: fields, read: map[string]bool{}, sink: sink}
 }
 
-// parseObject splits a JSON object into its fields, in the file's order. Its errors begin with ":line:col: " or ": ", so that
-// the caller puts the file's name in front.
-func parseObject(data []byte) ([]string, map[string]json.RawMessage, error) {
-	var whole json.RawMessage
-	if err := json.Unmarshal(data, &whole); err != nil {
-		return nil, nil, syntaxError(data, err)
-	}
-	// The text is valid from here on, so the decoder below meets no error.
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if tok, _ := dec.Token(); tok != json.Delim('{') {
-		return nil, nil, fmt.Errorf(": found %s, wanted a JSON object", describe(data))
-	}
-	var keys []string
-	fields := map[string]json.RawMessage{}
-	for dec.More() {
-		tok, _ := dec.Token()
-		key, _ := tok.(string)
-		end := dec.InputOffset()
-		var raw json.RawMessage
-		if err := dec.Decode(&raw); err != nil {
-			return nil, nil, fmt.Errorf(": key %q: %w", key, err)
-		}
-		if _, dup := fields[key]; dup {
-			line, col := position(data, end)
-			return nil, nil, fmt.Errorf(":%d:%d: key %q is given twice", line, col, key)
-		}
-		keys = append(keys, key)
-		fields[key] = raw
-	}
-	return keys, fields, nil
-}
-
-// syntaxError words an error of json.Unmarshal with its line and column.
-func syntaxError(data []byte, err error) error {
-	offset := int64(len(data))
-	if se, ok := errors.AsType[*json.SyntaxError](err); ok {
-		if strings.HasPrefix(se.Error(), "unexpected end") {
-			err = errors.New("the text ends in the middle of a value")
-		} else {
-			// Offset counts the bytes read, the offending one included.
-			offset = se.Offset - 1
-		}
-	}
-	line, col := position(data, offset)
-	return fmt.Errorf(":%d:%d: broken JSON: %w", line, col, err)
-}
-
-// position converts a byte offset to a line and a column in characters, both from 1.
-func position(data []byte, offset int64) (line, col int) {
-	before := data[:min(max(offset, 0), int64(len(data)))]
-	start := bytes.LastIndexByte(before, '\n') + 1
-	return bytes.Count(before, []byte{'\n'}) + 1, utf8.RuneCount(before[start:]) + 1
-}
-
 // describe says what a JSON value is, for a message: its type and, where short, its text.
 func describe(raw json.RawMessage) string {
 	raw = bytes.TrimSpace(raw)
@@ -364,8 +310,8 @@ func (c *Config) String(key, def string) string {
 	if raw == nil {
 		return def
 	}
-	var s string
-	if raw[0] != '"' || json.Unmarshal(raw, &s) != nil {
+	s, ok := Text(raw)
+	if !ok {
 		c.Problem(key, "found %s, wanted a string", describe(raw))
 		return def
 	}
@@ -434,10 +380,7 @@ func (c *Config) Bools(key string, def []bool) []bool {
 
 // Strings returns a list of strings, def when absent.
 func (c *Config) Strings(key string, def []string) []string {
-	return list(c, key, def, "a list of strings", func(raw json.RawMessage) (string, bool) {
-		var s string
-		return s, raw[0] == '"' && json.Unmarshal(raw, &s) == nil
-	})
+	return list(c, key, def, "a list of strings", Text)
 }
 
 // Object returns the nested object at key, nil when absent. Its problems are collected with c's.
@@ -446,7 +389,7 @@ func (c *Config) Object(key string) *Config {
 	if raw == nil {
 		return nil
 	}
-	keys, fields, err := parseObject(raw)
+	keys, fields, err := splitObject(raw)
 	if err != nil {
 		c.Problem(key, "found %s, wanted an object without repeated keys", describe(raw))
 		return nil
@@ -460,13 +403,12 @@ func list[T any](c *Config, key string, def []T, wanted string, elem func(json.R
 	if raw == nil {
 		return def
 	}
-	var parts []json.RawMessage
-	if raw[0] != '[' || json.Unmarshal(raw, &parts) != nil {
+	if raw[0] != '[' {
 		c.Problem(key, "found %s, wanted %s", describe(raw), wanted)
 		return def
 	}
-	out := make([]T, 0, len(parts))
-	for i, p := range parts {
+	out := []T{}
+	for i, p := range ListElements(raw) {
 		v, ok := elem(p)
 		if !ok {
 			c.Problem(fmt.Sprintf("%s[%d]", key, i), "found %s, wanted %s", describe(p), wanted)

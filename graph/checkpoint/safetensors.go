@@ -214,13 +214,13 @@ func parseMetadata(raw json.RawMessage, into map[string]string) error {
 	if string(raw) == "null" {
 		return nil
 	}
-	keys, fields, err := parseObject(raw)
+	keys, fields, err := splitObject(raw)
 	if err != nil {
 		return fmt.Errorf("header: __metadata__: found %s, wanted an object of strings without repeated keys", describe(raw))
 	}
 	for _, k := range keys {
-		var s string
-		if fields[k][0] != '"' || json.Unmarshal(fields[k], &s) != nil {
+		s, ok := Text(fields[k])
+		if !ok {
 			return fmt.Errorf("header: __metadata__: key %q: found %s, wanted a string", k, describe(fields[k]))
 		}
 		into[k] = s
@@ -231,16 +231,16 @@ func parseMetadata(raw json.RawMessage, into map[string]string) error {
 // parseTensor reads one header entry; the returned offset counts from the start of the data.
 func parseTensor(key string, raw json.RawMessage) (Tensor, error) {
 	t := Tensor{Key: key}
-	_, fields, err := parseObject(raw)
+	_, fields, err := splitObject(raw)
 	if err != nil {
 		return t, fmt.Errorf("found %s, wanted an object with dtype, shape and data_offsets", describe(raw))
 	}
-	var name string
-	if fields["dtype"] == nil || fields["dtype"][0] != '"' || json.Unmarshal(fields["dtype"], &name) != nil {
+	name, ok := Text(fields["dtype"])
+	if !ok {
 		return t, fmt.Errorf("dtype: found %s, wanted a string", describe(fields["dtype"]))
 	}
-	dtype, size, ok := parseDType(name)
-	if !ok {
+	dtype, size, known := parseDType(name)
+	if !known {
 		return t, fmt.Errorf("dtype: found %q, wanted one of %s", name, dtypeList())
 	}
 	dims, ok := parseCounts(fields["shape"])
@@ -272,17 +272,16 @@ func parseTensor(key string, raw json.RawMessage) (Tensor, error) {
 
 // parseCounts reads a JSON list of integers from 0 to 2^63-1, written as digits alone.
 func parseCounts(raw json.RawMessage) ([]int64, bool) {
-	var parts []json.RawMessage
-	if len(raw) == 0 || raw[0] != '[' || json.Unmarshal(raw, &parts) != nil {
+	if len(raw) == 0 || raw[0] != '[' {
 		return nil, false
 	}
-	out := make([]int64, len(parts))
-	for i, p := range parts {
+	out := []int64{}
+	for _, p := range ListElements(raw) {
 		v, err := strconv.ParseInt(string(p), 10, 64)
 		if err != nil || v < 0 || p[0] == '-' {
 			return nil, false
 		}
-		out[i] = v
+		out = append(out, v)
 	}
 	return out, true
 }

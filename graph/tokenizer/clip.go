@@ -65,6 +65,13 @@ func (clip) normalize(text string) string {
 func (c clip) encode(text string) []int32 {
 	var ids []int32
 	for len(text) > 0 {
+		if n := markerEnd(text); n >= 0 {
+			for _, part := range []string{"<|", text[len("<|"):n], "|>"} {
+				ids = c.word(ids, []byte(part))
+			}
+			text = text[n+len("|>"):]
+			continue
+		}
 		n, word := nextWord(text)
 		if word {
 			ids = c.word(ids, []byte(text[:n]))
@@ -72,6 +79,17 @@ func (c clip) encode(text string) []int32 {
 		text = text[n:]
 	}
 	return ids
+}
+
+// markerEnd returns where the end "|>" of a marker that text begins with starts, -1 when it begins with none. A marker that is not
+// an added token, such as one that lower case made, is three words: "<|", its name, "|>".
+func markerEnd(text string) int {
+	for _, m := range []string{"<|startoftext|>", "<|endoftext|>"} {
+		if strings.HasPrefix(text, m) {
+			return len(m) - len("|>")
+		}
+	}
+	return -1
 }
 
 // nextWord returns the length of the word at the start of text, or of one character that is in no word. A word is an English

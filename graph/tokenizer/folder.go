@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -107,11 +106,17 @@ func (f *folder) modelObject(kind string) (*checkpoint.Config, error) {
 // bpe reads the vocabulary and the merges, of tokenizer.json or of vocab.json and merges.txt. where names the place of a merge.
 func (f *folder) bpe() (vocab map[string]int32, merges [][2]string, where func(i int) string, err error) {
 	if f.whole == nil {
-		vocabFile, err := checkpoint.ReadConfig(filepath.Join(f.dir, "vocab.json"))
+		path := filepath.Join(f.dir, "vocab.json")
+		data, err := readFile(path)
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		if vocab, err = readVocab(vocabFile, vocabFile); err != nil {
+		if !json.Valid(data) {
+			// ParseConfig says where the text breaks.
+			_, err := checkpoint.ParseConfig(path, data)
+			return nil, nil, nil, err
+		}
+		if vocab, err = readVocab(data, path); err != nil {
 			return nil, nil, nil, err
 		}
 		return readMerges(vocab, filepath.Join(f.dir, "merges.txt"))
@@ -120,38 +125,29 @@ func (f *folder) bpe() (vocab map[string]int32, merges [][2]string, where func(i
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	v := m.Object("vocab")
-	if v == nil {
-		m.Problem("vocab", "found no object of tokens and ids")
-		return nil, nil, nil, f.whole.Err()
-	}
-	if vocab, err = readVocab(v, f.whole); err != nil {
+	if vocab, err = readVocab(m.Raw("vocab"), f.whole.File()+": model.vocab"); err != nil {
 		return nil, nil, nil, err
 	}
 	// Newer files write a merge as a pair, older ones as a string with a space.
-	raw := m.Raw("merges")
-	var asPairs [][]string
-	var asText []string
-	switch {
-	case json.Unmarshal(raw, &asPairs) == nil:
-		for i, p := range asPairs {
-			if len(p) != 2 {
-				m.Problem(fmt.Sprintf("merges[%d]", i), "found %q, wanted two tokens", p)
-				return nil, nil, nil, f.whole.Err()
+	for i, raw := range checkpoint.ListElements(m.Raw("merges")) {
+		var parts []string
+		if text, ok := checkpoint.Text(raw); ok {
+			parts = strings.Split(text, " ")
+		} else {
+			for _, p := range checkpoint.ListElements(raw) {
+				if text, ok := checkpoint.Text(p); ok {
+					parts = append(parts, text)
+				}
 			}
-			merges = append(merges, [2]string(p))
 		}
-	case json.Unmarshal(raw, &asText) == nil:
-		for i, s := range asText {
-			a, b, ok := strings.Cut(s, " ")
-			if !ok || strings.Contains(b, " ") {
-				m.Problem(fmt.Sprintf("merges[%d]", i), "found %q, wanted two tokens with a space between", s)
-				return nil, nil, nil, f.whole.Err()
-			}
-			merges = append(merges, [2]string{a, b})
+		if len(parts) != 2 {
+			m.Problem(fmt.Sprintf("merges[%d]", i), "found %s, wanted two tokens", raw)
+			return nil, nil, nil, f.whole.Err()
 		}
-	default:
-		m.Problem("merges", "found no list of pairs of tokens")
+		merges = append(merges, [2]string(parts))
+	}
+	if merges == nil {
+		m.Problem("merges", "found no merges, wanted a list of pairs of tokens")
 		return nil, nil, nil, f.whole.Err()
 	}
 	return vocab, merges, func(i int) string { return fmt.Sprintf("%s: model.merges[%d]", f.whole.File(), i) }, nil
@@ -160,20 +156,22 @@ func (f *folder) bpe() (vocab map[string]int32, merges [][2]string, where func(i
 // maxID bounds token ids; the largest published vocabularies have under 300 000 tokens.
 const maxID = 1 << 24
 
-// readVocab reads an object of tokens and ids; problems go to the file's config.
-func readVocab(object, file *checkpoint.Config) (map[string]int32, error) {
-	keys := object.Keys()
-	vocab := make(map[string]int32, len(keys))
-	for _, t := range keys {
-		id, err := strconv.Atoi(string(object.Raw(t)))
+// readVocab reads an object of tokens and ids; where names it for errors.
+func readVocab(object json.RawMessage, where string) (map[string]int32, error) {
+	// An entry takes some twenty bytes.
+	vocab := make(map[string]int32, len(object)/20)
+	for t, raw := range checkpoint.ObjectFields(object) {
+		id, err := strconv.Atoi(string(raw))
 		if err != nil || id < 0 || id >= maxID {
-			object.Problem(t, "found %s, wanted a token id from 0 to %d", object.Raw(t), maxID-1)
-			return nil, file.Err()
+			return nil, fmt.Errorf("%s: %q: found %s, wanted a token id from 0 to %d", where, t, raw, maxID-1)
+		}
+		if _, twice := vocab[t]; twice {
+			return nil, fmt.Errorf("%s: token %q is given twice", where, t)
 		}
 		vocab[t] = int32(id)
 	}
 	if len(vocab) == 0 {
-		return nil, fmt.Errorf("%s: found no tokens, wanted an object of tokens and ids", object.File())
+		return nil, fmt.Errorf("%s: found no tokens, wanted an object of tokens and ids", where)
 	}
 	return vocab, nil
 }
@@ -224,24 +222,37 @@ func (f *folder) unigram() (pieces []piece, table []byte, where string, err erro
 	if err != nil {
 		return nil, nil, where, err
 	}
-	var list [][2]any
-	raw := m.Raw("vocab")
-	if raw == nil || json.Unmarshal(raw, &list) != nil || len(list) == 0 {
-		m.Problem("vocab", "found no list of pairs of a piece and its score")
-		return nil, nil, where, f.whole.Err()
-	}
-	pieces = make([]piece, len(list))
-	for i, entry := range list {
-		text, isText := entry[0].(string)
-		score, isNumber := entry[1].(float64)
-		if !isText || !isNumber || math.IsInf(score, 0) {
-			m.Problem(fmt.Sprintf("vocab[%d]", i), "found %v, wanted a piece and its score", entry)
+	for i, entry := range checkpoint.ListElements(m.Raw("vocab")) {
+		p, ok := readPiece(entry)
+		if !ok {
+			m.Problem(fmt.Sprintf("vocab[%d]", i), "found %s, wanted a piece and its score", entry)
 			return nil, nil, where, f.whole.Err()
 		}
-		pieces[i] = piece{text, score}
+		pieces = append(pieces, p)
+	}
+	if pieces == nil {
+		m.Problem("vocab", "found no pieces, wanted a list of pairs of a piece and its score")
+		return nil, nil, where, f.whole.Err()
 	}
 	table, err = charsMapOf(f.whole)
 	return pieces, table, where, err
+}
+
+// readPiece reads a pair of a piece and its score.
+func readPiece(entry json.RawMessage) (p piece, ok bool) {
+	n := 0
+	for i, raw := range checkpoint.ListElements(entry) {
+		n++
+		switch i {
+		case 0:
+			p.text, ok = checkpoint.Text(raw)
+		case 1:
+			var err error
+			p.score, err = strconv.ParseFloat(string(raw), 64)
+			ok = ok && err == nil
+		}
+	}
+	return p, ok && n == 2
 }
 
 // charsMapOf finds the table of replacements in tokenizer.json's normalizer, itself or one of a sequence; nil when there is none.
@@ -283,9 +294,15 @@ func charsMapOf(whole *checkpoint.Config) ([]byte, error) {
 // special_tokens_map.json; then the named ones that are in neither list.
 func (f *folder) finish(b *base, defaults map[string]string, extra []string) (map[string]int32, error) {
 	var tokens []addedToken
-	// add keeps the first entry of a spelling.
+	find := func(content string) *addedToken {
+		if i := slices.IndexFunc(tokens, func(t addedToken) bool { return t.content == content }); i >= 0 {
+			return &tokens[i]
+		}
+		return nil
+	}
+	// add keeps the first entry of a spelling. A token without an id of its own gets the vocabulary's, or else the next free one.
 	add := func(t addedToken, id int) {
-		if slices.ContainsFunc(tokens, func(o addedToken) bool { return o.content == t.content }) {
+		if find(t.content) != nil {
 			return
 		}
 		if known, ok := b.model.id(t.content); ok {
@@ -319,28 +336,29 @@ func (f *folder) finish(b *base, defaults map[string]string, extra []string) (ma
 			return nil, err
 		}
 	}
+	fixed := len(tokens)
 	named := map[string]int32{}
+	described := map[string]bool{}
 	for _, key := range []string{"bos_token", "eos_token", "unk_token", "pad_token"} {
-		t, ok := f.named(key, listed == nil)
-		if !ok {
-			t = addedToken{content: defaults[key]}
-		}
+		t, isObject := f.named(key, defaults[key], listed == nil)
 		if t.content == "" {
 			continue
 		}
 		add(t, -1)
-		for _, o := range tokens {
-			if o.content == t.content {
-				named[key] = o.id
-			}
+		o := find(t.content)
+		// Two roles may share a spelling, one given as a description and one as a mere string: then the later way of matching holds.
+		if slices.IndexFunc(tokens, func(x addedToken) bool { return x.content == t.content }) >= fixed && described[t.content] != isObject {
+			t.id = o.id
+			*o = t
 		}
+		described[t.content] = isObject
+		named[key] = o.id
 	}
 	for _, content := range extra {
 		add(addedToken{content: content}, -1)
 	}
 	b.pad = named["pad_token"]
 	b.padLeft = f.config.OneOf("padding_side", "right", "right", "left") == "left"
-	b.cleanUp = f.config.Bool("clean_up_tokenization_spaces", false)
 	// Where a model has no limit the published files say 1e30.
 	if n := f.config.Float("model_max_length", 0); n >= 1 && n < maxID {
 		b.maxLength = int(n)
@@ -382,8 +400,8 @@ func (f *folder) addedOfWhole(add func(addedToken, int)) error {
 }
 
 // named returns a special token that the configs give by its role: special_tokens_map.json, where it counts, before
-// tokenizer_config.json. ok is false when neither has it.
-func (f *folder) named(key string, withMap bool) (t addedToken, ok bool) {
+// tokenizer_config.json, before the class's default. described is true where it is an object, not a mere string.
+func (f *folder) named(key, def string, withMap bool) (t addedToken, described bool) {
 	sources := []*checkpoint.Config{f.config}
 	if withMap && f.special != nil {
 		sources = []*checkpoint.Config{f.special, f.config}
@@ -395,10 +413,10 @@ func (f *folder) named(key string, withMap bool) (t addedToken, ok bool) {
 		case raw[0] == '{':
 			return readAdded(c.Object(key)), true
 		default:
-			return addedToken{content: c.String(key, "")}, true
+			return addedToken{content: c.String(key, "")}, false
 		}
 	}
-	return addedToken{}, false
+	return addedToken{content: def}, false
 }
 
 // readAdded reads a token's description. One that is special is matched in the text as it stands unless the file says otherwise.

@@ -44,13 +44,12 @@ func openT5(dir string) (*base, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &t5{pieces: pieces}
+	m := newUnigram(pieces)
 	if table != nil {
 		if m.chars, err = newCharsMap(table); err != nil {
 			return nil, fmt.Errorf("%s: precompiled_charsmap: %w", where, err)
 		}
 	}
-	m.index()
 	const defaultExtra = 100
 	extra := f.config.Int("extra_ids", defaultExtra)
 	if extra < 0 || extra > 1<<16 {
@@ -63,10 +62,9 @@ func openT5(dir string) (*base, error) {
 		s := fmt.Sprintf("<extra_id_%d>", i)
 		sentinels = append(sentinels, s)
 		if _, ok := m.ids[s]; !ok {
-			m.pieces = append(m.pieces, piece{s, 0})
+			m.add(piece{s, 0})
 		}
 	}
-	m.index()
 	b := &base{model: m}
 	named, err := f.finish(b, map[string]string{"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}, sentinels)
 	if err != nil {
@@ -74,19 +72,24 @@ func openT5(dir string) (*base, error) {
 	}
 	m.unk = named["unk_token"]
 	b.suffix = []int32{named["eos_token"]}
-	return b, nil
+	b.cleanUp = f.config.Bool("clean_up_tokenization_spaces", false)
+	return b, f.config.Err()
 }
 
-// index fills what is derived from the pieces.
-func (m *t5) index() {
-	m.ids = make(map[string]int32, len(m.pieces))
-	lowest := math.Inf(1)
-	for i, p := range m.pieces {
-		m.ids[p.text] = int32(i)
-		m.longest = max(m.longest, len(p.text))
-		lowest = min(lowest, p.score)
+func newUnigram(pieces []piece) *t5 {
+	m := &t5{ids: make(map[string]int32, len(pieces)), unknown: math.Inf(1)}
+	for _, p := range pieces {
+		m.add(p)
 	}
-	m.unknown = lowest - unknownPenalty
+	return m
+}
+
+// add appends a piece, whose id is its place. Of two with one spelling the later counts.
+func (m *t5) add(p piece) {
+	m.ids[p.text] = int32(len(m.pieces))
+	m.pieces = append(m.pieces, p)
+	m.longest = max(m.longest, len(p.text))
+	m.unknown = min(m.unknown, p.score-unknownPenalty)
 }
 
 func (m *t5) normalize(text string) string {

@@ -76,7 +76,7 @@ type base struct {
 	pad            int32
 	padLeft        bool
 	maxLength      int
-	cleanUp        bool
+	cleanUp        bool // decoded text loses spaces before punctuation
 }
 
 // classes are the tokenizer classes that are read, by their names in model_index.json.
@@ -171,13 +171,15 @@ func (b *base) Decode(ids []int32) string {
 	}
 	text := b.model.decode(tokens)
 	if b.cleanUp {
-		text = cleaner.Replace(text)
+		for _, c := range cleanUps {
+			text = strings.ReplaceAll(text, " "+c, c)
+		}
 	}
 	return text
 }
 
-// cleaner is what transformers calls clean_up_tokenization: it removes the spaces that splitting put before English punctuation.
-var cleaner = strings.NewReplacer(" .", ".", " ?", "?", " !", "!", " ,", ",", " ' ", "'", " n't", "n't", " 'm", "'m", " 's", "'s", " 've", "'ve", " 're", "'re")
+// cleanUps are what stands without a space before it in English text; transformers' clean_up_tokenization, in its order.
+var cleanUps = []string{".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"}
 
 // VocabSize implements Tokenizer.
 func (b *base) VocabSize() int {
