@@ -23,7 +23,7 @@ type addedToken struct {
 // addedTokens are a tokenizer's added tokens, ready for matching.
 type addedTokens struct {
 	raw, normalized splitter
-	byID            map[int32]string
+	byID            map[int32]string // in the spelling that is looked for
 	byText          map[string]int32
 }
 
@@ -34,13 +34,14 @@ func newAddedTokens(tokens []addedToken, normalize func(string) string) *addedTo
 		if t.content == "" {
 			continue
 		}
-		a.byID[t.id], a.byText[t.content] = t.content, t.id
+		a.byText[t.content] = t.id
 		if t.normalized {
 			t.content = normalize(t.content)
 			a.normalized.add(t)
 		} else {
 			a.raw.add(t)
 		}
+		a.byID[t.id] = t.content
 	}
 	return a
 }
