@@ -17,25 +17,50 @@ type AttentionConfig struct {
 	Mask *ml.Node
 }
 
+// Long sequences are cut into chunks of queries, each with a softmax of its own over all keys: the score matrix of 4096 tokens
+// and 16 heads is 1 GiB and leaves every cache. Cut or not, the same numbers come out.
+const (
+	chunkQueries = 512
+	longQueries  = 2048 // from here on queries are cut
+	longKeys     = 1024 // but not where few keys make a row short, as in cross-attention to a prompt
+)
+
 // Attention is softmax(q k^T scale + mask) v for each batch and head: q [B, Lq, H, D], k [B, Lk, H, D], v [B, Lk, H, Dv] ->
 // [B, Lq, H, Dv]. The heads stay where the projections put them: the products batch over axes 0 and 2.
+func Attention(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
+	checkAttention(q, k, v)
+	if cfg.Scale == 0 {
+		cfg.Scale = 1 / math.Sqrt(float64(q.Shape().Dim(3)))
+	}
+	length := q.Shape().Dim(1)
+	if length < longQueries || k.Shape().Dim(1) < longKeys {
+		return attend(q, k, v, cfg)
+	}
+	var chunks []*ml.Node
+	for start := 0; start < length; start += chunkQueries {
+		rows := ml.AxisRange(start, min(start+chunkQueries, length))
+		chunk := cfg
+		if m := cfg.Mask; m != nil && m.Shape().Dim(2) != 1 {
+			chunk.Mask = ml.SliceAxis(m, 2, rows)
+		}
+		chunks = append(chunks, attend(ml.SliceAxis(q, 1, rows), k, v, chunk))
+	}
+	return ml.Concatenate(chunks, 1)
+}
+
+// attend is Attention in one piece, with the scale set.
 //
 // The softmax is computed in float32. It is divided by its sum after the product with v, where there are Dv numbers a row
 // and not Lk.
-func Attention(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
-	checkAttention(q, k, v)
-	scale := cfg.Scale
-	if scale == 0 {
-		scale = 1 / math.Sqrt(float64(q.Shape().Dim(3)))
-	}
+func attend(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
 	dtype := q.DType()
 	// The smaller tensor is scaled, unless rounding to half precision would come after it.
-	if scale != 1 && !isHalf(dtype) {
-		q = ml.MulScalar(q, scale)
+	if cfg.Scale != 1 && !isHalf(dtype) {
+		q = ml.MulScalar(q, cfg.Scale)
 	}
 	scores := widen(ml.Dot(q, k).General([]int{3}, []int{0, 2}, []int{3}, []int{0, 2}))
-	if scale != 1 && isHalf(dtype) {
-		scores = ml.MulScalar(scores, scale)
+	if cfg.Scale != 1 && isHalf(dtype) {
+		scores = ml.MulScalar(scores, cfg.Scale)
 	}
 	if cfg.Mask != nil {
 		scores = ml.Add(scores, toDType(cfg.Mask, scores.DType()))
