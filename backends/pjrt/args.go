@@ -13,7 +13,7 @@ type header struct {
 	extension  uintptr
 }
 
-// argStruct is any of the structs below: setSize writes the leading struct_size.
+// setSize writes the leading struct_size of any of the structs below.
 func setSize[T any](p *T) *T {
 	(*header)(unsafe.Pointer(p)).structSize = unsafe.Sizeof(*p)
 	return p
@@ -71,7 +71,7 @@ type outBytesArgs struct {
 	size uintptr
 }
 
-// countThenDataArgs is PJRT_Executable_GetCostAnalysis_Args, where the count comes first.
+// countThenDataArgs is PJRT_Executable_GetCostAnalysis_Args and PJRT_DeviceDescription_Attributes_Args, where the count comes first.
 type countThenDataArgs struct {
 	header
 	handle uintptr

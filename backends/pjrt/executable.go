@@ -2,7 +2,9 @@ package pjrt
 
 import (
 	"context"
+	"encoding/hex"
 	"runtime"
+	"strings"
 	"unsafe"
 
 	"github.com/gomlx/compute/shapes"
@@ -172,8 +174,12 @@ func (e *compiled) describe() error {
 	}
 	e.numOutputs = int(count.out)
 	if e.api.has(fnExecutableFingerprint) {
-		if print, err := e.api.text(fnExecutableFingerprint, e.handle, op); err == nil {
-			e.fingerprint = print
+		if text, err := e.api.text(fnExecutableFingerprint, e.handle, op); err == nil {
+			// Some plugins return the bytes of a hash.
+			if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
+				text = hex.EncodeToString([]byte(text))
+			}
+			e.fingerprint = text
 		}
 	}
 	if e.signature.partitions == 1 {

@@ -95,6 +95,35 @@ func TestStructSizes(t *testing.T) {
 	}
 }
 
+// TestOffsets holds the fields that the plugin writes, and those behind padding, against the C compiler's offsets.
+func TestOffsets(t *testing.T) {
+	for name, offsets := range map[string][2]uintptr{
+		"PJRT_DeviceDescription_Attributes_Args.attributes":   {unsafe.Offsetof(countThenDataArgs{}.data), 32},
+		"PJRT_Client_Devices_Args.devices":                    {unsafe.Offsetof(handleBytesArgs{}.data), 24},
+		"PJRT_Plugin_Attributes_Args.attributes":              {unsafe.Offsetof(outBytesArgs{}.data), 16},
+		"PJRT_Executable_OutputDimensions_Args.dim_sizes":     {unsafe.Offsetof(outputDimensionsArgs{}.dimSizes), 40},
+		"PJRT_Executable_Serialize_Args....deleter":           {unsafe.Offsetof(serializeArgs{}.deleter), 48},
+		"PJRT_Event_OnReady_Args.user_arg":                    {unsafe.Offsetof(onReadyArgs{}.userArg), 32},
+		"PJRT_Client_Create_Args.client":                      {unsafe.Offsetof(clientCreateArgs{}.client), 64},
+		"PJRT_NamedValue.string_value":                        {unsafe.Offsetof(namedValue{}.value), 40},
+		"PJRT_Device_MemoryStats_Args.bytes_limit":            {unsafe.Offsetof(deviceMemoryArgs{}.limit), 80},
+		"PJRT_ExecuteOptions.non_donatable_input_indices":     {unsafe.Offsetof(executeOptions{}.nonDonatable), 56},
+		"PJRT_LoadedExecutable_Execute_Args.output_lists":     {unsafe.Offsetof(executeArgs{}.outputs), 56},
+		"PJRT_Client_BufferFromHostBuffer_Args.host_buffer_s": {unsafe.Offsetof(bufferFromHostArgs{}.semantics), 72},
+		"PJRT_Client_BufferFromHostBuffer_Args.buffer":        {unsafe.Offsetof(bufferFromHostArgs{}.buffer), 112},
+		"PJRT_Executable_DeserializeAndLoad_Args.loaded_ex":   {unsafe.Offsetof(deserializeArgs{}.executable), 40},
+		"PJRT_Compile_Args.executable":                        {unsafe.Offsetof(compileArgs{}.executable), 56},
+		"PJRT_Client_Compile_Args.executable":                 {unsafe.Offsetof(clientCompileArgs{}.executable), 48},
+		"PJRT_TopologyDescription_Create_Args.topology":       {unsafe.Offsetof(topologyCreateArgs{}.topology), 48},
+		"PJRT_Executable_GetCompiledMemoryStats_Args.temp":    {unsafe.Offsetof(executableMemoryArgs{}.temporaries), 56},
+		"PJRT_Buffer_MemoryLayout.type":                       {unsafe.Offsetof(memoryLayout{}.kind), 72},
+	} {
+		if offsets[0] != offsets[1] {
+			t.Errorf("%s: found offset %d, wanted %d", name, offsets[0], offsets[1])
+		}
+	}
+}
+
 func TestCheckAPI(t *testing.T) {
 	const full = tableStart + (uintptr(lastRequired)+1)*8
 	table := func(size uintptr, major, minor int32) unsafe.Pointer {

@@ -83,7 +83,7 @@ func newTopology(a *api, handle uintptr, owned bool) (*Topology, error) {
 func (a *api) mesh(devices []uintptr) []int {
 	var extent []int
 	for _, d := range devices {
-		args := setSize(&handleBytesArgs{handle: d})
+		args := setSize(&countThenDataArgs{handle: d})
 		if err := a.call(fnDeviceDescriptionAttrs, unsafe.Pointer(args), "read a device's attributes"); err != nil {
 			return []int{len(devices)}
 		}

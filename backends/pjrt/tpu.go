@@ -16,6 +16,8 @@ func prepareTPU() {
 	setDefaultEnv("TPU_WORKER_HOSTNAMES", "localhost")
 	setDefaultEnv("TPU_WORKER_ID", "0")
 	setDefaultEnv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+	// Else it leaves log files in the temporary folder.
+	setDefaultEnv("TPU_LOG_DIR", "disabled")
 }
 
 // tpuPresent looks for the device files of a TPU.
