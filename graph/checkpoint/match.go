@@ -19,7 +19,7 @@ type Want struct {
 }
 
 // Alias is another spelling of keys in old or foreign files. A wanted key that the file lacks and that Pattern, a regular
-// expression, matches is looked up again as Stored, in which $1 stands for the first group and so on:
+// expression, matches is looked up again as Stored, in which $1 stands for the first group and so on (${1} before a letter, digit or _):
 //
 //	{`^encoder\.embed_tokens\.weight$`, "shared.weight"}
 //	{`^(.+\.attentions\.\d+)\.to_q\.(weight|bias)$`, "$1.query.$2"}
