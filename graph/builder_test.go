@@ -46,3 +46,39 @@ func TestBuilder(t *testing.T) {
 		t.Error("a refused op left a node behind")
 	}
 }
+
+func TestBuilderErrors(t *testing.T) {
+	m := NewModule("m")
+	b := NewBuilder(m, m.Entry())
+	x := m.Entry().NewParam("x", Input, shapes.Make(dtypes.Float32, 2))
+	for name, c := range map[string]struct {
+		do   func() error
+		want string
+	}{
+		"unknown op":  {func() error { _, err := b.Op("frobnicate", nil, nil); return err }, `op "frobnicate": found no such operation`},
+		"nil operand": {func() error { _, err := b.Op(OpAbs, []*Value{nil}, nil); return err }, "abs: operand 0 is nil"},
+		"nil region":  {func() error { _, err := b.OpWithRegions(OpWhile, []*Value{x}, nil, []*Func{nil, nil}); return err }, "while A6: region 0 is nil"},
+		"broken region": {func() error {
+			_, err := b.OpWithRegions(OpWhile, []*Value{x}, nil, []*Func{{Params: []*Param{{}}}, {}})
+			return err
+		}, "while A6: region 0"},
+		"foreign call":  {func() error { _, err := b.Call(&Func{Name: "f"}, x); return err }, `call C1: found no private function "f"`},
+		"wanted result": {func() error { _, err := b.Apply(OpConvert, []*Value{x}); return err }, "convert R2: found no wanted result"},
+		"splat":         {func() error { _, err := b.Splat(shapes.Make(dtypes.Int8), 300); return err }, "literal of i8: found 300"},
+		"negative dims": {func() error {
+			_, err := b.Apply(OpReshape, []*Value{x}, Shape{DType: dtypes.Float32, Dimensions: []int{-2}})
+			return err
+		}, "reshape R3"},
+		"token": {func() error {
+			_, err := b.Apply(OpConvert, []*Value{x}, Shape{DType: dtypes.TOKEN, Dimensions: []int{2}})
+			return err
+		}, "convert R3"},
+	} {
+		if err := c.do(); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%s: found error %v, wanted %q", name, err, c.want)
+		}
+	}
+	if len(m.Entry().Nodes) != 0 {
+		t.Errorf("refused ops left %d nodes behind", len(m.Entry().Nodes))
+	}
+}

@@ -95,9 +95,12 @@ func (s *site) general() error {
 		return s.fail("A6", "found %d regions, wanted %d", len(s.regions), s.Regions)
 	}
 	for i, r := range s.regions {
-		if r == nil {
-			return s.fail("A6", "region %d is nil, wanted a func", i)
+		if !complete(r) {
+			return s.fail("A6", "region %d is nil or has a nil parameter or result, wanted a func", i)
 		}
+	}
+	if s.callee != nil && !complete(s.callee) {
+		return s.fail("A6", "callee @%s has a nil parameter or result", s.callee.Name)
 	}
 	for i, in := range s.in {
 		want, k := s.operand(i)
@@ -219,6 +222,13 @@ func inferConstant(s *site) ([]Shape, error) {
 	}
 	if size := literalSize(s.want[0].DType, n); len(value.Data) != size {
 		return nil, s.fail("C1", "value: found %d bytes, wanted %d for %d elements of %s", len(value.Data), size, n, ShapeString(s.want[0]))
+	}
+	if s.want[0].DType == dtypes.Bool {
+		for i, x := range value.Data {
+			if x > 1 {
+				return nil, s.fail("C2", "value: found %d as element %d, wanted 0 or 1", x, i)
+			}
+		}
 	}
 	return s.want, nil
 }
@@ -896,6 +906,19 @@ func paramShapes(f *Func) []Shape {
 		out[i] = p.Value.Shape
 	}
 	return out
+}
+
+// complete says whether f's signature can be read.
+func complete(f *Func) bool {
+	if f == nil || slices.Contains(f.Results, nil) {
+		return false
+	}
+	for _, p := range f.Params {
+		if p == nil || p.Value == nil {
+			return false
+		}
+	}
+	return true
 }
 
 func resultShapes(f *Func) []Shape { return shapesOf(f.Results) }

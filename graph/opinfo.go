@@ -182,7 +182,7 @@ var GeneralConstraints = []Constraint{
 	{"A3", "an attribute's value has the Go type of the op table"},
 	{"A4", "a string attribute has one of its legal values"},
 	{"A5", "attributes are sorted by name, each name once"},
-	{"A6", "the number of regions is that of the op table"},
+	{"A6", "the number of regions is that of the op table, and neither they nor a callee have nil parameters or results"},
 	{"R1", "the number of results is that which the op gives"},
 	{"R2", "an op whose result is not derivable is given the wanted result"},
 	{"R3", "a result has no negative dimension and at most 2^48 elements"},

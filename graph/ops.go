@@ -41,8 +41,11 @@ var reducers = []string{"add", "multiply", "maximum", "minimum", "and", "or", "x
 var leafOps = []Info{
 	{
 		Op: OpConstant, Attrs: []AttrInfo{req("value", AttrLiteral)}, NeedsResult: true, SideEffectFree: true,
-		Constraints: []Constraint{{"C1", "value holds the elements of the result's type, one where it is a splat"}},
-		infer:       inferConstant,
+		Constraints: []Constraint{
+			{"C1", "value holds the elements of the result's type, one where it is a splat"},
+			{"C2", "bool elements are 0 or 1"},
+		},
+		infer: inferConstant,
 	},
 	{
 		Op: OpIota, Attrs: []AttrInfo{req("iota_dimension", AttrInt)}, NeedsResult: true, SideEffectFree: true,

@@ -91,6 +91,7 @@ var validOps = []string{
 // invalidOps breaks the constraints that the key names, one case or more each ("dot_general C7").
 var invalidOps = map[string][]string{
 	"constant C1":  {`| constant {value = dense<f32: 1>} | f32[2]`, `| constant {value = splat<0x0000>} | f32[2]`, `| constant {value = dense<f32: 1, 2>} | bf16[2]`},
+	"constant C2":  {`| constant {value = splat<0x02>} | bool[]`, `| constant {value = dense<0x0100ff>} | bool[3]`},
 	"constant A2":  {`| constant | f32[]`},
 	"constant A3":  {`| constant {value = 1} | f32[]`},
 	"iota C1":      {`| iota {iota_dimension = 2} | i32[2,3]`, `| iota {iota_dimension = -1} | i32[2,3]`},

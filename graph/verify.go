@@ -302,13 +302,8 @@ func (v *verifier) node(w at, n *Node, defined map[*Value]struct{}) *VerifyError
 			if !slices.Contains(v.calls[w.top], callee) {
 				v.calls[w.top] = append(v.calls[w.top], callee)
 			}
-			for _, p := range callee.Params { // it may come later in the module and be unverified yet
-				if p == nil || p.Value == nil {
-					return at{top: callee, f: callee}.fail("M1", "a parameter is nil or has no value")
-				}
-			}
-			if slices.Contains(callee.Results, nil) {
-				return at{top: callee, f: callee}.fail("M6", "a result is nil")
+			if !complete(callee) { // it may come later in the module and be unverified yet
+				return at{top: callee, f: callee}.fail("M1", "a parameter or a result is nil or has no value")
 			}
 		}
 	}
