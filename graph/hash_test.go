@@ -143,3 +143,24 @@ func TestHashFunc(t *testing.T) {
 		t.Error("a parameter's shape does not count")
 	}
 }
+
+// TestHashLiteral holds that every byte of a large constant counts, and whether it is a splat.
+func TestHashLiteral(t *testing.T) {
+	build := func(change int, splat bool) *Module {
+		m := NewModule("m")
+		data := make([]byte, 1<<13)
+		if change >= 0 {
+			data[change] = 1
+		}
+		m.Entry().Append(OpConstant, nil, Attrs{{"value", Literal{data, splat}}}, Shape{DType: dtypes.Uint8, Dimensions: []int{len(data)}})
+		return m
+	}
+	seen := map[[32]byte]bool{}
+	for _, change := range []int{-1, 0, 4095, 4096, 1<<13 - 1} {
+		seen[Hash(build(change, false))] = true
+	}
+	seen[Hash(build(-1, true))] = true
+	if len(seen) != 6 {
+		t.Errorf("found %d hashes, wanted 6", len(seen))
+	}
+}
