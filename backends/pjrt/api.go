@@ -20,7 +20,6 @@ const (
 	fnEventDestroy               fn = 5
 	fnEventIsReady               fn = 6
 	fnEventError                 fn = 7
-	fnEventAwait                 fn = 8
 	fnEventOnReady               fn = 9
 	fnClientCreate               fn = 10
 	fnClientDestroy              fn = 11
@@ -35,9 +34,7 @@ const (
 	fnDeviceGetDescription       fn = 29
 	fnDeviceMemoryStats          fn = 34
 	fnExecutableDestroy          fn = 40
-	fnExecutableName             fn = 41
 	fnExecutableNumOutputs       fn = 44
-	fnExecutableCodeSize         fn = 45
 	fnExecutableCostAnalysis     fn = 46
 	fnExecutableOptimizedProgram fn = 48
 	fnExecutableSerialize        fn = 49
@@ -49,8 +46,6 @@ const (
 	fnBufferDestroy              fn = 58
 	fnBufferElementType          fn = 59
 	fnBufferDimensions           fn = 60
-	fnBufferOnDeviceSize         fn = 64
-	fnBufferDevice               fn = 65
 	fnBufferIsDeleted            fn = 68
 	fnBufferToHost               fn = 70
 	fnBufferReadyEvent           fn = 72

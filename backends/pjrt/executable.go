@@ -345,7 +345,8 @@ func (e *Executable) Devices() []backends.Device {
 	return list
 }
 
-// Execute implements backends.Executable.
+// Execute implements backends.Executable. A CPU plugin runs a program that it takes for cheap before Execute returns (its estimate looks
+// at the operations once, so a loop counts as one turn), and a longer one on its own threads.
 func (e *Executable) Execute(ctx context.Context, args []backends.Buffer, opts backends.ExecuteOptions) ([]backends.Buffer, error) {
 	results, err := e.ExecuteSharded(ctx, [][]backends.Buffer{args}, opts)
 	if err != nil {
