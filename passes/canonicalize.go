@@ -6,8 +6,8 @@ import (
 	"precast/graph"
 )
 
-// canonicalize rewrites nodes to simplest forms until nothing changes. Values are only relinked; dce removes what is left over.
-// Every rule keeps each element's bits: x*1, x/1 and x-0 are dropped for floats, x+0 only for integers, since -0+0 is +0.
+// canonicalize rewrites nodes to simplest forms until nothing changes, and removes what that leaves without a reader. Nodes inside regions
+// are left alone. Every rule keeps each element's bits: x*1, x/1 and x-0 are dropped for floats, x+0 only for integers, since -0+0 is +0.
 func canonicalize(m *graph.Module, _ *Options) error {
 	for _, f := range m.Funcs {
 		for canonicalizeFunc(f) {
@@ -20,11 +20,7 @@ func canonicalize(m *graph.Module, _ *Options) error {
 func canonicalizeFunc(f *graph.Func) (changed bool) {
 	replaced := map[*graph.Value]*graph.Value{}
 	for _, n := range f.Nodes {
-		for i, o := range n.Operands {
-			if r := replaced[o]; r != nil {
-				n.Operands[i] = r
-			}
-		}
+		relink(n, replaced)
 		if len(n.Regions) > 0 {
 			continue
 		}
@@ -37,11 +33,7 @@ func canonicalizeFunc(f *graph.Func) (changed bool) {
 			changed = true
 		}
 	}
-	for i, r := range f.Results {
-		if by := replaced[r]; by != nil {
-			f.Results[i] = by
-		}
-	}
+	graph.ReplaceUses(f, replaced)
 	return changed
 }
 
@@ -89,7 +81,8 @@ func simpler(n *graph.Node) *graph.Value {
 			return x
 		}
 	case graph.OpReduce:
-		if same && len(n.Attrs.Ints("dimensions")) == 0 {
+		// A sum of one float starts at +0, which makes +0 of -0.
+		if len(n.Attrs.Ints("dimensions")) == 0 && (!x.Shape.DType.IsFloat() && !x.Shape.DType.IsComplex() || n.Attrs.String("combiner") != "add") {
 			return x
 		}
 	case graph.OpNeg, graph.OpNot:
@@ -110,7 +103,7 @@ func simpler(n *graph.Node) *graph.Value {
 			return x
 		}
 	case graph.OpAdd:
-		if isPlusZero(n.Operands[1]) && !x.Shape.DType.IsFloat() {
+		if isPlusZero(n.Operands[1]) && (graph.BoolType | graph.IntType).Has(x.Shape.DType) {
 			return x
 		}
 	case graph.OpPow:
@@ -121,11 +114,8 @@ func simpler(n *graph.Node) *graph.Value {
 		if n.Operands[1] == n.Operands[2] {
 			return n.Operands[1]
 		}
-		if v, ok := boolSplat(x); ok {
-			if v {
-				return n.Operands[1]
-			}
-			return n.Operands[2]
+		if v, ok := splat(x); ok {
+			return n.Operands[2-v.i]
 		}
 	}
 	return nil
@@ -137,6 +127,13 @@ func rewrite(n *graph.Node) bool {
 		n.Operands = []*graph.Value{n.Operands[1], n.Operands[0]}
 		return true
 	}
+	if n.Op == graph.OpConstant {
+		lit, ok := literal(n.Results[0])
+		if ok && !lit.Splat && repeats(n.Results[0].Shape.DType, lit.Data) {
+			return toConstant(n, graph.Literal{Data: lit.Data[:n.Results[0].Shape.DType.Size()], Splat: true})
+		}
+		return false
+	}
 	if len(n.Operands) == 0 {
 		return false
 	}
@@ -147,10 +144,10 @@ func rewrite(n *graph.Node) bool {
 			n.Operands = []*graph.Value{x.Def.Operands[0]}
 			return true
 		}
-		if lit, ok := literal(x); ok {
+		// A dense constant is left to fold-constants, which looks at its size.
+		if lit, ok := literal(x); ok && lit.Splat {
 			return toConstant(n, lit)
 		}
-		// A broadcast that adds only axes of size one is a reshape: see below. The other way round nothing is gained.
 	case graph.OpTranspose:
 		perm := n.Attrs.Ints("permutation")
 		if x.Def != nil && x.Def.Op == graph.OpTranspose {

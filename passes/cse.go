@@ -1,30 +1,27 @@
 package passes
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/maphash"
 	"math"
+	"slices"
 
 	"precast/graph"
 )
 
-// cse replaces a node by an earlier equal one: same op, operands, attributes and result shapes. Nodes with regions and
-// rng_bit_generator are left alone. One walk suffices: operands are replaced before their users are looked at.
+// cse replaces a node by an earlier equal one: same op, operands (in either order where the op commutes), attributes and result shapes.
+// Nodes with regions, rng_bit_generator and optimization_barrier, which keeps computations apart on purpose, are left alone, and so are nodes
+// inside regions. One walk suffices: operands are replaced before their users are looked at.
 func cse(m *graph.Module, _ *Options) error {
 	for _, f := range m.Funcs {
 		seen := make(map[uint64][]*graph.Node, len(f.Nodes))
 		ids := valueIDs(f)
 		replaced := map[*graph.Value]*graph.Value{}
-		kept := f.Nodes[:0]
+		kept := make([]*graph.Node, 0, len(f.Nodes))
 		for _, n := range f.Nodes {
-			for i, o := range n.Operands {
-				if r := replaced[o]; r != nil {
-					n.Operands[i] = r
-				}
-			}
-			if len(n.Regions) > 0 || n.Op == graph.OpRngBits {
+			relink(n, replaced)
+			if len(n.Regions) > 0 || n.Op == graph.OpRngBits || n.Op == graph.OpBarrier {
 				kept = append(kept, n)
 				continue
 			}
@@ -38,13 +35,8 @@ func cse(m *graph.Module, _ *Options) error {
 			seen[key] = append(seen[key], n)
 			kept = append(kept, n)
 		}
-		clear(f.Nodes[len(kept):])
 		f.Nodes = kept
-		for i, r := range f.Results {
-			if by := replaced[r]; by != nil {
-				f.Results[i] = by
-			}
-		}
+		graph.ReplaceUses(f, replaced)
 	}
 	return nil
 }
@@ -59,12 +51,13 @@ func findEqual(list []*graph.Node, n *graph.Node) *graph.Node {
 }
 
 func sameOperands(a, b *graph.Node) bool {
-	for i, o := range a.Operands {
-		if b.Operands[i] != o {
-			return false
-		}
-	}
-	return true
+	return slices.Equal(a.Operands, b.Operands) ||
+		commutes(a) && a.Operands[0] == b.Operands[1] && a.Operands[1] == b.Operands[0]
+}
+
+func commutes(n *graph.Node) bool {
+	info, ok := graph.OpInfo(n.Op)
+	return ok && info.Commutative && len(n.Operands) == 2
 }
 
 // sameNode reports whether two nodes are equal but for which values they read: op, attributes, number of operands, result shapes.
@@ -77,49 +70,12 @@ func sameNode(a, b *graph.Node) bool {
 			return false
 		}
 	}
-	return sameAttrs(a.Attrs, b.Attrs)
+	return sameAttrs(a.FullAttrs(), b.FullAttrs())
 }
 
+// sameAttrs compares attributes; an absent one is its default.
 func sameAttrs(a, b graph.Attrs) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i].Name != b[i].Name || !sameAttr(a[i].Value, b[i].Value) {
-			return false
-		}
-	}
-	return true
-}
-
-func sameAttr(a, b any) bool {
-	switch x := a.(type) {
-	case []int:
-		y, ok := b.([]int)
-		return ok && slicesEqual(x, y)
-	case [][2]int:
-		y, ok := b.([][2]int)
-		return ok && slicesEqual(x, y)
-	case graph.Literal:
-		y, ok := b.(graph.Literal)
-		return ok && x.Splat == y.Splat && bytes.Equal(x.Data, y.Data)
-	case float64:
-		y, ok := b.(float64)
-		return ok && math.Float64bits(x) == math.Float64bits(y)
-	}
-	return a == b
-}
-
-func slicesEqual[T comparable](a, b []T) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(a, b, func(x, y graph.Attr) bool { return x.Name == y.Name && graph.EqualAttr(x.Value, y.Value) })
 }
 
 var hashSeed = maphash.MakeSeed()
@@ -142,8 +98,15 @@ func nodeKey(n *graph.Node, ids map[*graph.Value]uint64) uint64 {
 	h.SetSeed(hashSeed)
 	hashNode(&h, n)
 	var b [8]byte
-	for _, o := range n.Operands {
-		binary.LittleEndian.PutUint64(b[:], ids[o])
+	operands := make([]uint64, len(n.Operands))
+	for i, o := range n.Operands {
+		operands[i] = ids[o]
+	}
+	if commutes(n) {
+		slices.Sort(operands)
+	}
+	for _, id := range operands {
+		binary.LittleEndian.PutUint64(b[:], id)
 		h.Write(b[:])
 	}
 	return h.Sum64()
@@ -165,7 +128,7 @@ func hashNode(h *maphash.Hash, n *graph.Node) {
 		}
 		num(-1)
 	}
-	for _, a := range n.Attrs {
+	for _, a := range n.FullAttrs() {
 		h.WriteString(a.Name)
 		switch v := a.Value.(type) {
 		case bool:

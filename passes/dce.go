@@ -1,38 +1,58 @@
 package passes
 
-import "precast/graph"
+import (
+	"slices"
 
-// dce removes nodes that no result needs, in every function, and private functions that nothing calls. Weights that nothing uses any
-// more are dropped from the entry's and prepare's parameters; inputs stay: they are the signature.
+	"precast/graph"
+)
+
+// dce removes nodes that no result needs, in every function and region, and private functions that the entry does not reach. Weights that
+// nothing uses any more are dropped from the entry's and prepare's parameters; inputs stay: they are the signature.
 func dce(m *graph.Module, _ *Options) error {
 	for _, f := range m.Funcs {
 		deadNodes(f)
 	}
-	called := map[string]bool{m.Entry().Name: true, PrepareFunc: true}
-	for _, f := range m.Funcs {
-		for _, n := range f.Nodes {
-			if n.Op == graph.OpCall {
-				called[n.Attrs.String("callee")] = true
-			}
-		}
-	}
-	kept := m.Funcs[:0]
-	for _, f := range m.Funcs {
-		if called[f.Name] {
-			kept = append(kept, f)
-		}
-	}
-	m.Funcs = kept
 	dropUnusedWeights(m.Entry())
 	if prep := m.Func(PrepareFunc); prep != nil {
 		dropUnusedPrepared(m.Entry(), prep)
 		deadNodes(prep)
 		dropUnusedWeights(prep)
-		if len(prep.Results) == 0 {
-			removeFunc(m, prep)
+	}
+	alive := map[*graph.Func]bool{}
+	for _, f := range reachable(m, m.Entry()) {
+		alive[f] = true
+	}
+	if prep := m.Func(PrepareFunc); prep != nil && len(prep.Results) > 0 {
+		alive[prep] = true
+	}
+	m.Funcs = slices.DeleteFunc(m.Funcs, func(f *graph.Func) bool { return !alive[f] })
+	return nil
+}
+
+// reachable lists f and the functions that it calls, directly or through others and in regions too, in the module's order after f.
+func reachable(m *graph.Module, f *graph.Func) []*graph.Func {
+	seen := map[*graph.Func]bool{f: true}
+	work := []*graph.Func{f}
+	for len(work) > 0 {
+		g := work[len(work)-1]
+		work = work[:len(work)-1]
+		g.WalkNodes(func(n *graph.Node) {
+			if n.Op != graph.OpCall {
+				return
+			}
+			if callee := m.Func(n.Attrs.String("callee")); callee != nil && !seen[callee] {
+				seen[callee] = true
+				work = append(work, callee)
+			}
+		})
+	}
+	out := []*graph.Func{f}
+	for _, g := range m.Funcs {
+		if seen[g] && g != f {
+			out = append(out, g)
 		}
 	}
-	return nil
+	return out
 }
 
 func deadNodes(f *graph.Func) {
@@ -56,6 +76,9 @@ func deadNodes(f *graph.Func) {
 	for i, n := range f.Nodes {
 		if keep[i] {
 			kept = append(kept, n)
+			for _, r := range n.Regions {
+				deadNodes(r)
+			}
 		}
 	}
 	clear(f.Nodes[len(kept):])
@@ -63,8 +86,8 @@ func deadNodes(f *graph.Func) {
 }
 
 func dropUnusedWeights(f *graph.Func) {
-	used := usedValues(f)
-	setParams(f, func(p *graph.Param) bool { return p.Kind == graph.Input || used[p.Value] })
+	uses := graph.Uses(f)
+	setParams(f, func(p *graph.Param) bool { return p.Kind == graph.Input || len(uses[p.Value]) > 0 })
 }
 
 // dropUnusedPrepared removes results of prepare whose weights the entry no longer has.
@@ -83,16 +106,6 @@ func dropUnusedPrepared(entry, prep *graph.Func) {
 	prep.Results, prep.ResultNames = results, names
 }
 
-func removeFunc(m *graph.Module, f *graph.Func) {
-	kept := m.Funcs[:0]
-	for _, g := range m.Funcs {
-		if g != f {
-			kept = append(kept, g)
-		}
-	}
-	m.Funcs = kept
-}
-
 func setParams(f *graph.Func, keep func(*graph.Param) bool) {
 	kept := f.Params[:0]
 	for _, p := range f.Params {
@@ -103,17 +116,4 @@ func setParams(f *graph.Func, keep func(*graph.Param) bool) {
 	}
 	clear(f.Params[len(kept):])
 	f.Params = kept
-}
-
-func usedValues(f *graph.Func) map[*graph.Value]bool {
-	used := make(map[*graph.Value]bool, len(f.Nodes))
-	for _, n := range f.Nodes {
-		for _, o := range n.Operands {
-			used[o] = true
-		}
-	}
-	for _, r := range f.Results {
-		used[r] = true
-	}
-	return used
 }

@@ -8,86 +8,100 @@ import (
 	"precast/graph"
 )
 
-// foldConstants computes nodes whose operands are constants, where the result is a splat or at most MaxConstant bytes. Only
-// operations that IEEE 754 defines to the last bit are folded (no exp, no power), so that no value depends on who computed it.
+// foldConstants computes nodes whose operands are constants, where the result is a splat or at most MaxConstant bytes. Only what IEEE 754
+// defines to the last bit is computed (no exp, no power), and nothing with a NaN or a subnormal number on either side, so that
+// no value depends on who computed it. Nodes inside regions are left alone.
 func foldConstants(m *graph.Module, o *Options) error {
 	for _, f := range m.Funcs {
 		for _, n := range f.Nodes {
-			fold(n, o.MaxConstant)
+			fold(n, int64(o.MaxConstant))
 		}
 	}
 	return nil
 }
 
-func fold(n *graph.Node, limit int) {
-	if len(n.Operands) == 0 || len(n.Results) != 1 || len(n.Regions) > 0 {
+func fold(n *graph.Node, limit int64) {
+	info, ok := graph.OpInfo(n.Op)
+	if !ok || len(n.Operands) == 0 || len(n.Results) != 1 || len(n.Regions) > 0 {
 		return
 	}
 	out := n.Results[0].Shape
 	lits := make([]graph.Literal, len(n.Operands))
-	splat := true
+	splats := true
 	for i, v := range n.Operands {
 		lit, ok := literal(v)
 		if !ok || !foldable(v.Shape.DType) {
 			return
 		}
 		lits[i] = lit
-		splat = splat && (lit.Splat || v.Shape.Size() == 1)
+		splats = splats && (lit.Splat || v.Shape.Size() == 1)
 	}
-	if !foldable(out.DType) {
-		return
-	}
-	if !splat && byteSize(out) > int64(limit) {
-		return
-	}
-	if byteSize(out) == 0 {
+	if !foldable(out.DType) || out.Size() == 0 || !splats && byteSize(out) > limit {
 		return
 	}
 	switch n.Op {
 	case graph.OpReshape:
 		toConstant(n, lits[0])
-		return
 	case graph.OpSlice, graph.OpReverse, graph.OpTranspose, graph.OpBroadcast:
-		if splat {
-			toConstant(n, graph.Literal{Data: first(n.Operands[0], lits[0]), Splat: true})
+		if splats {
+			toConstant(n, graph.Literal{Data: lits[0].Data, Splat: true})
 		}
-		return
 	case graph.OpConcat:
-		if n.Attrs.Int("dimension") == 0 {
+		if n.Attrs.Int("dimension") == 0 && byteSize(out) <= limit {
 			var data []byte
 			for i, v := range n.Operands {
 				data = append(data, expand(v, lits[i])...)
 			}
-			if byteSize(out) <= int64(limit) {
-				toConstant(n, graph.Literal{Data: data})
-			}
+			toConstant(n, graph.Literal{Data: data})
 		}
-		return
+	default:
+		if info.Elementwise {
+			foldElements(n, lits, splats)
+		}
 	}
+}
+
+// foldElements folds an elementwise node, or leaves it where an element can't be computed.
+func foldElements(n *graph.Node, lits []graph.Literal, splats bool) {
+	out := n.Results[0].Shape
 	size := out.Size()
-	if splat {
+	if splats {
 		size = 1
 	}
 	data := make([]byte, 0, size*out.DType.Size())
 	args := make([]element, len(n.Operands))
+	raw := make([][]byte, len(n.Operands))
 	for k := range size {
 		for i, v := range n.Operands {
+			width := v.Shape.DType.Size()
 			at := 0
 			if !lits[i].Splat && v.Shape.Size() > 1 {
-				at = k * v.Shape.DType.Size()
+				at = k * width
 			}
-			args[i] = decode(v.Shape.DType, lits[i].Data[at:])
+			raw[i] = lits[i].Data[at : at+width]
+			args[i] = decode(v.Shape.DType, raw[i])
+		}
+		if n.Op == graph.OpSelect {
+			// The bits are moved, not computed with.
+			data = append(data, raw[2-args[0].i]...)
+			continue
+		}
+		for i, v := range n.Operands {
+			if !settled(v.Shape.DType, args[i]) {
+				return
+			}
 		}
 		e, ok := compute(n, args)
 		if !ok {
 			return
 		}
 		data = encode(data, out.DType, e)
+		if !settled(out.DType, decode(out.DType, data[len(data)-out.DType.Size():])) {
+			return
+		}
 	}
-	toConstant(n, graph.Literal{Data: data, Splat: splat && out.Size() > 1})
+	toConstant(n, graph.Literal{Data: data, Splat: splats})
 }
-
-func first(v *graph.Value, lit graph.Literal) []byte { return lit.Data[:v.Shape.DType.Size()] }
 
 // expand is the literal's data with every element written out.
 func expand(v *graph.Value, lit graph.Literal) []byte {
@@ -101,113 +115,124 @@ func expand(v *graph.Value, lit graph.Literal) []byte {
 	return out
 }
 
-func compute(n *graph.Node, a []element) (element, bool) {
+// compute gives one element of an elementwise node; ok is false for operations that are not folded. Sums, differences, products, quotients and square roots
+// of narrower floats are rounded twice, which is harmless: float64 has more than twice their bits and two.
+func compute(n *graph.Node, a []element) (e element, ok bool) {
 	x := a[0]
-	truth := func(b bool) element {
-		if b {
-			return element{i: 1}
-		}
-		return element{}
-	}
-	if n.Op == graph.OpConvert {
-		return convert(n.Results[0].Shape.DType, x)
-	}
-	if n.Op == graph.OpSelect {
-		if x.i != 0 {
-			return a[1], true
-		}
-		return a[2], true
-	}
-	if n.Op == graph.OpCompare && !n.Attrs.Bool("total") {
-		return compare(n.Attrs.String("direction"), x, a[1], truth)
-	}
-	if x.float {
-		switch n.Op {
-		case graph.OpNeg:
-			return element{f: -x.f, float: true}, true
-		case graph.OpAbs:
-			return element{f: math.Abs(x.f), float: true}, true
-		case graph.OpSqrt:
-			return element{f: math.Sqrt(x.f), float: true}, true
-		case graph.OpFloor:
-			return element{f: math.Floor(x.f), float: true}, true
-		case graph.OpCeil:
-			return element{f: math.Ceil(x.f), float: true}, true
-		case graph.OpIsFinite:
-			return truth(!math.IsNaN(x.f) && !math.IsInf(x.f, 0)), true
-		}
-		if len(a) != 2 {
+	switch n.Op {
+	case graph.OpConvert:
+		return convert(n.Operands[0].Shape.DType, n.Results[0].Shape.DType, x)
+	case graph.OpCompare:
+		if n.Attrs.Bool("total") {
 			return element{}, false
 		}
-		y := a[1]
-		switch n.Op {
-		case graph.OpAdd:
-			return element{f: x.f + y.f, float: true}, true
-		case graph.OpSub:
-			return element{f: x.f - y.f, float: true}, true
-		case graph.OpMul:
-			return element{f: x.f * y.f, float: true}, true
-		case graph.OpDiv:
-			return element{f: x.f / y.f, float: true}, true
-		}
-		return element{}, false
+		return compare(n.Attrs.String("direction"), x, a[1])
 	}
-	if n.Op == graph.OpNeg {
-		return element{i: -x.i}, true
-	}
-	if n.Op == graph.OpNot && n.Results[0].Shape.DType == dtypes.Bool {
-		return truth(x.i == 0), true
-	}
-	if len(a) != 2 {
-		return element{}, false
-	}
-	y := a[1]
-	switch n.Op {
-	case graph.OpAdd:
-		return element{i: x.i + y.i}, true
-	case graph.OpSub:
-		return element{i: x.i - y.i}, true
-	case graph.OpMul:
-		return element{i: x.i * y.i}, true
-	case graph.OpMax:
-		return element{i: max(x.i, y.i)}, true
-	case graph.OpMin:
-		return element{i: min(x.i, y.i)}, true
-	case graph.OpAnd:
-		return element{i: x.i & y.i}, true
-	case graph.OpOr:
-		return element{i: x.i | y.i}, true
+	switch {
+	case x.float && len(a) == 1:
+		return floatUnary(n.Op, x.f)
+	case x.float && len(a) == 2:
+		return floatBinary(n.Op, x.f, a[1].f)
+	case len(a) == 1:
+		return intUnary(n.Op, n.Results[0].Shape.DType, x.i)
+	case len(a) == 2:
+		return intBinary(n.Op, x.i, a[1].i)
 	}
 	return element{}, false
 }
 
-// convert folds conversions whose result is exact or defined: not those of floats that no integer holds.
-func convert(to graph.DType, x element) (element, bool) {
+func floatUnary(op graph.Op, x float64) (element, bool) {
+	switch op {
+	case graph.OpNeg:
+		return element{f: -x, float: true}, true
+	case graph.OpAbs:
+		return element{f: math.Abs(x), float: true}, true
+	case graph.OpSqrt:
+		return element{f: math.Sqrt(x), float: true}, true
+	case graph.OpFloor:
+		return element{f: math.Floor(x), float: true}, true
+	case graph.OpCeil:
+		return element{f: math.Ceil(x), float: true}, true
+	case graph.OpIsFinite:
+		return truth(!math.IsInf(x, 0)), true // a NaN does not come here
+	}
+	return element{}, false
+}
+
+func floatBinary(op graph.Op, x, y float64) (element, bool) {
+	switch op {
+	case graph.OpAdd:
+		return element{f: x + y, float: true}, true
+	case graph.OpSub:
+		return element{f: x - y, float: true}, true
+	case graph.OpMul:
+		return element{f: x * y, float: true}, true
+	case graph.OpDiv:
+		return element{f: x / y, float: true}, true
+	}
+	return element{}, false
+}
+
+func intUnary(op graph.Op, d graph.DType, x int64) (element, bool) {
+	switch op {
+	case graph.OpNeg:
+		return element{i: -x}, true
+	case graph.OpNot:
+		if d == dtypes.Bool {
+			return truth(x == 0), true
+		}
+		return element{i: ^x}, true
+	}
+	return element{}, false
+}
+
+// intBinary computes modulo 2^64, which encode reduces to the element type. For bool, add is or and multiply is and, as in StableHLO.
+func intBinary(op graph.Op, x, y int64) (element, bool) {
+	switch op {
+	case graph.OpAdd:
+		return element{i: x + y}, true
+	case graph.OpSub:
+		return element{i: x - y}, true
+	case graph.OpMul:
+		return element{i: x * y}, true
+	case graph.OpMax:
+		return element{i: max(x, y)}, true
+	case graph.OpMin:
+		return element{i: min(x, y)}, true
+	case graph.OpAnd:
+		return element{i: x & y}, true
+	case graph.OpOr:
+		return element{i: x | y}, true
+	case graph.OpXor:
+		return element{i: x ^ y}, true
+	}
+	return element{}, false
+}
+
+// convert folds conversions whose result is defined and rounded at most once, on whatever way a backend takes: one that goes
+// from float64 or an integer to bfloat16 by way of float32 rounds twice.
+func convert(from, to graph.DType, x element) (element, bool) {
 	switch {
 	case to == dtypes.Bool:
-		if x.float {
-			return element{i: map[bool]int64{true: 1}[x.f != 0]}, true
-		}
-		return element{i: map[bool]int64{true: 1}[x.i != 0]}, true
-	case to.IsFloat() && x.float:
-		return x, true
+		return truth(x.number() != 0), true
 	case to.IsFloat():
-		// An int64 beyond 2^53 would be rounded twice on its way to a narrower float.
-		return element{f: float64(x.i), float: true}, x.i > -1<<53 && x.i < 1<<53
+		y := element{f: x.number(), float: true}
+		if !x.float && (x.i <= -1<<53 || x.i >= 1<<53) {
+			return y, false
+		}
+		half := to == dtypes.BFloat16 || to == dtypes.Float16
+		return y, !half || from == dtypes.Float32 || exact(to, y)
 	case x.float:
-		// Toward zero; only where every integer type in use holds the result.
+		// Toward zero; only where every integer type holds the result.
 		return element{i: int64(x.f)}, x.f > -128 && x.f < 128 && (x.f >= 0 || !to.IsUnsigned())
 	}
 	return x, true
 }
 
-func compare(direction string, x, y element, truth func(bool) element) (element, bool) {
+func compare(direction string, x, y element) (element, bool) {
 	var less, equal bool
 	if x.float {
 		less, equal = x.f < y.f, x.f == y.f
-		if math.IsNaN(x.f) || math.IsNaN(y.f) {
-			return truth(direction == "NE"), true
-		}
 	} else {
 		less, equal = x.i < y.i, x.i == y.i
 	}

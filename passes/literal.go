@@ -5,8 +5,6 @@ import (
 	"math"
 
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/dtypes/bfloat16"
-	"github.com/gomlx/compute/dtypes/float16"
 
 	"precast/graph"
 )
@@ -25,20 +23,26 @@ func isConstant(v *graph.Value) bool {
 	return ok
 }
 
-// toConstant turns n into a constant of its result's shape.
+// toConstant turns n into a constant of its result's shape. One element is always written as a splat, so that equal constants look equal.
 func toConstant(n *graph.Node, lit graph.Literal) bool {
+	lit.Splat = lit.Splat || n.Results[0].Shape.Size() == 1
 	n.Op, n.Operands, n.Attrs = graph.OpConstant, nil, graph.Attrs(nil).With("value", lit)
 	return true
 }
 
+// splat returns the one element that a constant repeats.
+func splat(v *graph.Value) (element, bool) {
+	lit, ok := literal(v)
+	if !ok || !(lit.Splat || v.Shape.Size() == 1) || !readable(v.Shape.DType) {
+		return element{}, false
+	}
+	return decode(v.Shape.DType, lit.Data), true
+}
+
 // splatEquals reports whether v is a constant whose every element is the number x.
 func splatEquals(v *graph.Value, x float64) bool {
-	lit, ok := literal(v)
-	if !ok || !(lit.Splat || v.Shape.Size() == 1) || v.Shape.DType.IsComplex() {
-		return false
-	}
-	e := decode(v.Shape.DType, lit.Data)
-	return e.number() == x
+	e, ok := splat(v)
+	return ok && e.number() == x
 }
 
 // isPlusZero reports whether v is a constant of zeros without sign.
@@ -55,15 +59,21 @@ func isPlusZero(v *graph.Value) bool {
 	return true
 }
 
-func boolSplat(v *graph.Value) (value, ok bool) {
-	lit, ok := literal(v)
-	if !ok || v.Shape.DType != dtypes.Bool || !(lit.Splat || v.Shape.Size() == 1) {
-		return false, false
+// repeats reports whether a dense literal of dtype d holds the same bits in every element, of which there is at least one.
+func repeats(d graph.DType, data []byte) bool {
+	size := d.Size()
+	if !readable(d) || len(data) < size {
+		return false
 	}
-	return lit.Data[0] != 0, true
+	for i := size; i < len(data); i++ {
+		if data[i] != data[i-size] {
+			return false
+		}
+	}
+	return true
 }
 
-// element is one number of a constant: a float in f, an integer or a bool in i.
+// element is one number of a constant: a float in f, an integer or a bool in i (the bits of a uint64).
 type element struct {
 	f     float64
 	i     int64
@@ -77,29 +87,33 @@ func (e element) number() float64 {
 	return float64(e.i)
 }
 
-// foldable lists the dtypes that elements represent without loss. uint64 is left out: its arithmetic is not int64's.
-func foldable(d graph.DType) bool {
+// foldable lists the dtypes whose arithmetic element represents. uint64 is left out: its arithmetic is not int64's.
+func foldable(d graph.DType) bool { return readable(d) && d != dtypes.Uint64 }
+
+// readable lists the dtypes that decode reads.
+func readable(d graph.DType) bool {
 	switch d {
-	case dtypes.Bool, dtypes.Int8, dtypes.Int16, dtypes.Int32, dtypes.Int64, dtypes.Uint8, dtypes.Uint16, dtypes.Uint32,
+	case dtypes.Bool, dtypes.Int8, dtypes.Int16, dtypes.Int32, dtypes.Int64, dtypes.Uint8, dtypes.Uint16, dtypes.Uint32, dtypes.Uint64,
 		dtypes.BFloat16, dtypes.Float16, dtypes.Float32, dtypes.Float64:
 		return true
 	}
 	return false
 }
 
-// decode reads the first element of data.
+// decode reads the first element of data, which is of a readable dtype.
 func decode(d graph.DType, data []byte) element {
+	if d.IsFloat() {
+		f, err := graph.Literal{Data: data[:d.Size()]}.Floats(d)
+		if err != nil {
+			panic("BUG: " + err.Error())
+		}
+		return element{f: f[0], float: true}
+	}
 	le := binary.LittleEndian
 	switch d {
-	case dtypes.Float32:
-		return element{f: float64(math.Float32frombits(le.Uint32(data))), float: true}
-	case dtypes.Float64:
-		return element{f: math.Float64frombits(le.Uint64(data)), float: true}
-	case dtypes.BFloat16:
-		return element{f: float64(bfloat16.FromBits(le.Uint16(data)).Float32()), float: true}
-	case dtypes.Float16:
-		return element{f: float64(float16.FromBits(le.Uint16(data)).Float32()), float: true}
-	case dtypes.Bool, dtypes.Uint8:
+	case dtypes.Bool:
+		return truth(data[0] != 0)
+	case dtypes.Uint8:
 		return element{i: int64(data[0])}
 	case dtypes.Int8:
 		return element{i: int64(int8(data[0]))}
@@ -111,25 +125,24 @@ func decode(d graph.DType, data []byte) element {
 		return element{i: int64(int32(le.Uint32(data)))}
 	case dtypes.Uint32:
 		return element{i: int64(le.Uint32(data))}
-	case dtypes.Int64, dtypes.Uint64:
-		return element{i: int64(le.Uint64(data))}
 	}
-	return element{f: math.NaN(), float: true}
+	return element{i: int64(le.Uint64(data))}
 }
 
-// encode appends e as a d. Integers wrap; floats round to nearest even.
+// encode appends e as a d. Integers wrap, anything but zero is true; floats round to nearest even.
 func encode(out []byte, d graph.DType, e element) []byte {
+	if d.IsFloat() {
+		lit, err := graph.NewLiteral(d, e.f)
+		if err != nil {
+			panic("BUG: " + err.Error())
+		}
+		return append(out, lit.Data...)
+	}
 	le := binary.LittleEndian
 	switch d {
-	case dtypes.Float32:
-		return le.AppendUint32(out, math.Float32bits(float32(e.f)))
-	case dtypes.Float64:
-		return le.AppendUint64(out, math.Float64bits(e.f))
-	case dtypes.BFloat16:
-		return le.AppendUint16(out, bfloat16.FromFloat32(float32(e.f)).Bits())
-	case dtypes.Float16:
-		return le.AppendUint16(out, float16.FromFloat32(float32(e.f)).Bits())
-	case dtypes.Bool, dtypes.Uint8, dtypes.Int8:
+	case dtypes.Bool:
+		return append(out, byte(truth(e.i != 0).i))
+	case dtypes.Uint8, dtypes.Int8:
 		return append(out, byte(e.i))
 	case dtypes.Int16, dtypes.Uint16:
 		return le.AppendUint16(out, uint16(e.i))
@@ -137,6 +150,35 @@ func encode(out []byte, d graph.DType, e element) []byte {
 		return le.AppendUint32(out, uint32(e.i))
 	}
 	return le.AppendUint64(out, uint64(e.i))
+}
+
+func truth(b bool) element {
+	if b {
+		return element{i: 1}
+	}
+	return element{}
+}
+
+// settled reports whether every machine computes with e, an element of dtype d, alike: which NaN comes out of an operation differs, and a backend may
+// flush subnormal numbers to zero.
+func settled(d graph.DType, e element) bool {
+	if !e.float {
+		return true
+	}
+	least := 0x1p-126
+	switch d {
+	case dtypes.Float64:
+		least = 0x1p-1022
+	case dtypes.Float16:
+		least = 0x1p-14
+	}
+	return e.f == 0 || math.Abs(e.f) >= least
+}
+
+// exact reports whether a d holds e without rounding.
+func exact(d graph.DType, e element) bool {
+	back := decode(d, encode(nil, d, e))
+	return back == e
 }
 
 // widens reports whether converting from a to b and on to anything equals converting from a directly.

@@ -108,21 +108,38 @@ func Prepare(m *graph.Module) *Plan {
 	for i, q := range prep.Params {
 		s.slots[q.Value] = i
 	}
-	// Union-find over nodes and the weights that they read.
+	parts := independent(prep)
+	for _, nodes := range parts {
+		s.program(nodes, func(v *graph.Value) bool { return slices.Contains(prep.Results, v) })
+	}
+	for _, r := range prep.Results {
+		p.Results = append(p.Results, s.slots[r])
+	}
+	return p
+}
+
+// independent groups f's nodes, without those that are copied into each program, so that no two groups share a value.
+func independent(f *graph.Func) [][]*graph.Node {
 	parent := map[*graph.Value]*graph.Value{}
-	var find func(v *graph.Value) *graph.Value
-	find = func(v *graph.Value) *graph.Value {
-		for parent[v] != nil && parent[v] != v {
-			v = parent[v]
+	find := func(v *graph.Value) *graph.Value {
+		root := v
+		for parent[root] != nil {
+			root = parent[root]
 		}
-		return v
+		for v != root {
+			v, parent[v] = parent[v], root
+		}
+		return root
 	}
 	union := func(a, b *graph.Value) {
 		if a, b = find(a), find(b); a != b {
 			parent[a] = b
 		}
 	}
-	for _, n := range prep.Nodes {
+	for _, n := range f.Nodes {
+		if isFree(n) {
+			continue
+		}
 		for _, o := range n.Operands {
 			if o.Def == nil || !isFree(o.Def) {
 				union(o, n.Results[0])
@@ -132,26 +149,22 @@ func Prepare(m *graph.Module) *Plan {
 			union(r, n.Results[0])
 		}
 	}
-	parts := map[*graph.Value][]*graph.Node{}
-	var order []*graph.Value
-	for _, n := range prep.Nodes {
+	var groups [][]*graph.Node
+	index := map[*graph.Value]int{}
+	for _, n := range f.Nodes {
 		if isFree(n) {
 			continue
 		}
 		root := find(n.Results[0])
-		if parts[root] == nil {
-			order = append(order, root)
+		i, ok := index[root]
+		if !ok {
+			i = len(groups)
+			index[root] = i
+			groups = append(groups, nil)
 		}
-		parts[root] = append(parts[root], n)
+		groups[i] = append(groups[i], n)
 	}
-	results := resultSet(prep)
-	for _, root := range order {
-		s.program(parts[root], func(v *graph.Value) bool { return results[v] })
-	}
-	for _, r := range prep.Results {
-		p.Results = append(p.Results, s.slots[r])
-	}
-	return p
+	return groups
 }
 
 func newPlan(f *graph.Func) *Plan {
@@ -194,34 +207,36 @@ func (s *splitter) glue(nodes []*graph.Node, end int) {
 
 // program adds a step that computes nodes, with a program of its own unless an equal one is there.
 func (s *splitter) program(nodes []*graph.Node, leaves func(*graph.Value) bool) {
-	f := &graph.Func{Name: "main"}
+	f := &graph.Func{Name: s.m.Entry().Name}
 	values := map[*graph.Value]*graph.Value{}
 	step := Step{}
-	use := func(o *graph.Value) *graph.Value {
-		if v := values[o]; v != nil {
-			return v
+	use := func(o *graph.Value) {
+		switch {
+		case values[o] != nil:
+		case o.Def != nil && isFree(o.Def):
+			appendCopy(f, o.Def, values)
+		default:
+			slot, ok := s.slots[o]
+			if !ok {
+				panic("BUG: passes: a program reads a value that no earlier step computes")
+			}
+			kind, name := graph.Input, fmt.Sprintf("arg%d", len(f.Params))
+			if o.Param != nil && o.Param.Kind == graph.Weight {
+				kind, name = graph.Weight, fmt.Sprintf("weight%d", len(f.Params))
+			}
+			values[o] = f.NewParam(name, kind, o.Shape)
+			if o.Param != nil {
+				values[o].Param.Sharding = o.Param.Sharding
+			}
+			step.Args = append(step.Args, slot)
 		}
-		if o.Def != nil && isFree(o.Def) {
-			c := appendCopy(f, o.Def, nil)
-			values[o] = c.Results[0]
-			return c.Results[0]
-		}
-		kind, name := graph.Input, fmt.Sprintf("arg%d", len(f.Params))
-		if o.Param != nil && o.Param.Kind == graph.Weight {
-			kind, name = graph.Weight, fmt.Sprintf("weight%d", len(f.Params))
-		}
-		values[o] = f.NewParam(name, kind, o.Shape)
-		step.Args = append(step.Args, s.slots[o])
-		return values[o]
 	}
 	for _, n := range nodes {
-		operands := make([]*graph.Value, len(n.Operands))
-		for i, o := range n.Operands {
-			operands[i] = use(o)
+		for _, o := range n.Operands {
+			use(o)
 		}
-		c := appendCopy(f, n, operands)
-		for i, r := range n.Results {
-			values[r] = c.Results[i]
+		if values[n.Results[0]] == nil {
+			appendCopy(f, n, values)
 		}
 	}
 	for _, n := range nodes {
@@ -251,7 +266,7 @@ func (s *splitter) call(n *graph.Node) error {
 			return fmt.Errorf("split: %s calls %q, which is not in the module", s.m.Entry().Name, callee)
 		}
 		main := *fn
-		main.Name, main.BlockClass = "main", ""
+		main.Name, main.BlockClass = s.m.Entry().Name, ""
 		index = s.add(&main, s.m.Name+"."+callee)
 		s.callees[callee] = index
 	}
@@ -274,10 +289,11 @@ func (s *splitter) call(n *graph.Node) error {
 	return nil
 }
 
+// add makes a program of f and the functions that it calls, and returns the index of it or of an equal one.
 func (s *splitter) add(f *graph.Func, name string) int {
-	m := &graph.Module{Name: name, Funcs: []*graph.Func{f}, Mesh: s.m.Mesh}
-	bare := &graph.Module{Funcs: m.Funcs, Mesh: m.Mesh}
-	key := graph.Hash(bare)
+	funcs := append([]*graph.Func{f}, reachable(s.m, f)[1:]...)
+	m := &graph.Module{Name: name, Funcs: funcs, Mesh: s.m.Mesh}
+	key := graph.Hash(m)
 	if i, ok := s.programs[key]; ok {
 		return i
 	}

@@ -2,15 +2,29 @@ package passes
 
 import "precast/graph"
 
-// usersOf lists the nodes that read each value, in order; a node that reads a value twice is listed once.
-func usersOf(f *graph.Func) map[*graph.Value][]*graph.Node {
-	users := make(map[*graph.Value][]*graph.Node, len(f.Nodes))
-	for _, n := range f.Nodes {
-		for _, o := range n.Operands {
-			if list := users[o]; len(list) == 0 || list[len(list)-1] != n {
-				users[o] = append(list, n)
+// relink makes n read what its operands were replaced by. The operands may be shared with other nodes: they are copied before they change.
+func relink(n *graph.Node, replaced map[*graph.Value]*graph.Value) {
+	for i, o := range n.Operands {
+		if r := replaced[o]; r != nil {
+			operands := make([]*graph.Value, len(n.Operands))
+			copy(operands, n.Operands[:i])
+			for k := i; k < len(operands); k++ {
+				if operands[k] = n.Operands[k]; replaced[operands[k]] != nil {
+					operands[k] = replaced[operands[k]]
+				}
 			}
+			n.Operands = operands
+			return
 		}
 	}
-	return users
 }
+
+// appendCopy appends a copy of n that reads what values maps its operands to, and adds the copy's results to values.
+func appendCopy(f *graph.Func, n *graph.Node, values map[*graph.Value]*graph.Value) *graph.Node {
+	c := graph.CloneNode(n, values)
+	f.Nodes = append(f.Nodes, c)
+	return c
+}
+
+// byteSize is the memory of an array of that shape.
+func byteSize(s graph.Shape) int64 { return (int64(s.Size())*int64(graph.DTypeBits(s.DType)) + 7) / 8 }
