@@ -29,11 +29,16 @@ func (s *scope) withIndexVector(indices compute.Value, shape shapes.Shape, vecto
 
 // scatter builds a scatter. A window that doesn't lie inside the operand is skipped, as XLA does; gomlx's Go backend would write outside,
 // so indices are clamped and the updates of such windows replaced by the combiner's neutral element.
-func (s *scope) scatter(n *graph.Node, a graph.Attrs, operand, indices, updates compute.Value) compute.Value {
+func (s *scope) scatter(n *graph.Node, a graph.Attrs, operand, indices, updates compute.Value) (result compute.Value) {
 	shape, ishape, ushape := n.Operands[0].Shape, n.Operands[1].Shape, n.Operands[2].Shape
 	vector := a.Int("index_vector_dim")
 	window := a.Ints("update_window_dims")
 	inserted, toOperand := a.Ints("inserted_window_dims"), a.Ints("scatter_dims_to_operand_dims")
+	if half := shape.DType; half.IsHalfPrecision() { // kept in float32, as in reduce
+		operand = s.v(s.f.ConvertDType(operand, dtypes.Float32))
+		updates, ushape = s.v(s.f.ConvertDType(updates, dtypes.Float32)), withDType(ushape, dtypes.Float32)
+		defer func() { result = s.v(s.f.ConvertDType(result, half)) }()
+	}
 	indices, ishape = s.withIndexVector(indices, ishape, vector)
 	if ishape.DType != dtypes.Int64 {
 		indices, ishape = s.v(s.f.ConvertDType(indices, dtypes.Int64)), withDType(ishape, dtypes.Int64)

@@ -28,7 +28,6 @@ var unaryOps = map[graph.Op]unaryFn{
 	graph.OpLog:      compute.Function.Log,
 	graph.OpLog1p:    compute.Function.Log1p,
 	graph.OpLogistic: compute.Function.Logistic,
-	graph.OpNeg:      compute.Function.Neg,
 	graph.OpRound:    compute.Function.Round,
 	graph.OpRsqrt:    compute.Function.Rsqrt,
 	graph.OpSin:      compute.Function.Sin,
@@ -106,6 +105,11 @@ func (s *scope) node(n *graph.Node) []compute.Value {
 			return one(s.v(s.f.LogicalNot(x)))
 		}
 		return one(s.v(s.f.BitwiseNot(x)))
+	case graph.OpNeg:
+		if shape.DType.IsUnsigned() { // gomlx negates signed types alone
+			return one(s.v(s.f.Sub(s.fill(shape, 0), x)))
+		}
+		return one(s.v(s.f.Neg(x)))
 	case graph.OpSign:
 		y := s.v(s.f.Sign(x))
 		if shape.DType.IsFloat() { // gomlx's Go backend gives 0 for NaN

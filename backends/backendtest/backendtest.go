@@ -172,6 +172,9 @@ func Compile(t testing.TB, c backends.Client, m *graph.Module, opts backends.Com
 	}
 	e, err := c.Compile(context.Background(), p, opts)
 	if err != nil {
+		if len(p.Code) > 4000 {
+			t.Fatal(err)
+		}
 		t.Fatalf("%v\n%s", err, p.Code)
 	}
 	t.Cleanup(func() {
@@ -218,9 +221,11 @@ func Run(t testing.TB, c backends.Client, e backends.Executable, args ...Tensor)
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, b := range out {
+		t.Cleanup(func() { _ = b.Delete() })
+	}
 	results := make([]Tensor, len(out))
 	for i, b := range out {
-		t.Cleanup(func() { _ = b.Delete() })
 		results[i] = Download(t, b)
 	}
 	return results
