@@ -348,6 +348,10 @@ func (b *Bundle) readManifest() error {
 	if err := json.Unmarshal(text, &b.manifest); err != nil {
 		return fmt.Errorf("%s: %w", bundleManifest, err)
 	}
+	var content bytes.Buffer
+	if err := json.Compact(&content, b.manifest.Content); err == nil {
+		b.manifest.Content = content.Bytes()
+	}
 	for _, name := range slices.Sorted(maps.Keys(b.manifest.Members)) {
 		want, f := b.manifest.Members[name], b.members[name]
 		switch {

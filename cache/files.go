@@ -183,10 +183,7 @@ func leftBehind(f file, age time.Duration) bool {
 	}
 	l := flock.New(f.path, flock.SetFlag(os.O_RDWR))
 	got, err := l.TryLock()
-	if got {
-		_ = l.Close()
-		return true
-	}
+	_ = l.Close()
 	// Without locks there is only the age.
-	return err != nil && !vanished(err) && time.Since(f.used) >= staleTemp
+	return got || err != nil && !vanished(err) && time.Since(f.used) >= staleTemp
 }

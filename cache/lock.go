@@ -98,3 +98,16 @@ func sameFile(l *flock.Flock, path string) bool {
 	there, err := os.Stat(path)
 	return err == nil && os.SameFile(locked, there)
 }
+
+// tryExisting takes the lock of a file that is there, without waiting; nil when it is held or gone.
+func tryExisting(path string) (unlock func()) {
+	l := flock.New(path, flock.SetFlag(os.O_RDWR))
+	if got, err := l.TryLock(); err != nil || !got {
+		return nil
+	}
+	if !sameFile(l, path) {
+		_ = l.Close()
+		return nil
+	}
+	return func() { _ = l.Close() }
+}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -88,12 +89,12 @@ func (s *Store) MaxBytes() int64 { return s.max }
 // warnOnce warns once a subject.
 func (s *Store) warnOnce(subject, format string, args ...any) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.warn == nil || s.warned[subject] {
-		return
-	}
+	known := s.warned[subject]
 	s.warned[subject] = true
-	s.warn(format, args...)
+	s.mu.Unlock()
+	if s.warn != nil && !known {
+		s.warn(format, args...)
+	}
 }
 
 // turnOff ends writing for this store's life: a disk that is full or can't be written will not be better for the next entry, and one warning is
@@ -221,9 +222,12 @@ func (s *Store) write(path string, head, data []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	// The lock says to who clears the cache that this file's writer is alive. Where there are no locks, the file's age has to do.
+	// The lock says to who clears the cache that this file's writer is alive. Where there are no locks, the file's age has to do; on Windows a lock
+	// would keep the file from being written.
 	alive := flock.New(f.Name(), flock.SetFlag(os.O_RDWR))
-	_, _ = alive.TryLock()
+	if runtime.GOOS != "windows" {
+		_, _ = alive.TryLock()
+	}
 	renamed := false
 	defer func() {
 		if !renamed {
