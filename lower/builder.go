@@ -104,7 +104,9 @@ func (s *scope) failf(format string, args ...any) {
 
 // body builds the nodes and returns the results.
 func (s *scope) body() {
+	s.e.where = append(s.e.where, "func "+s.fn.Name)
 	s.check(s.f.Return(s.distinct(s.run()), nil))
+	s.e.where = s.e.where[:len(s.e.where)-1]
 }
 
 // run builds the nodes and gives the values of the results.
