@@ -1,0 +1,318 @@
+package precast
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"precast/cache"
+	"precast/graph"
+	"precast/graph/pipelines"
+)
+
+// artifactFile is the content of an artifact's manifest.
+type artifactFile struct {
+	// Pipeline is the class, Checkpoint the folder that the weights were read from.
+	Pipeline   string `json:"pipeline"`
+	Checkpoint string `json:"checkpoint"`
+	// Headers are digests of the weight files' headers by component: another folder with equal digests serves as well.
+	Headers map[string]string `json:"headers"`
+	// DType, Regions, Mode and Scheduler are the options that shaped the programs.
+	DType     string `json:"dtype"`
+	Regions   string `json:"regions"`
+	Mode      string `json:"mode"`
+	Scheduler string `json:"scheduler,omitempty"`
+	Variant   string `json:"variant,omitempty"`
+	// Target is what the executables run on: the fields that must be equal.
+	Target []cache.Field `json:"target"`
+	Shapes []Sizes       `json:"shapes"`
+	// Programs are the compiled programs; their executables are the members exe/DIGEST, their graphs the members that Graph names.
+	Programs []*manifest `json:"programs"`
+}
+
+// artifact is an open artifact.
+type artifact struct {
+	path   string
+	bundle *cache.Bundle
+	file   artifactFile
+}
+
+func openArtifact(path string) (*artifact, error) {
+	b, err := cache.OpenBundle(path)
+	if err != nil {
+		return nil, userErrorf("%w; wanted an artifact made by `precast compile`, or a checkpoint folder", err)
+	}
+	a := &artifact{path: path, bundle: b}
+	if err := json.Unmarshal(b.Content(), &a.file); err != nil {
+		b.Close()
+		return nil, userErrorf("%s: its manifest is broken: %w; compile it anew", path, err)
+	}
+	for _, m := range a.file.Programs {
+		if err := m.check(); err != nil {
+			b.Close()
+			return nil, userErrorf("%s: program %q of its manifest is broken: %w; compile it anew", path, m.ID, err)
+		}
+	}
+	return a, nil
+}
+
+func (a *artifact) close() error { return a.bundle.Close() }
+
+// apply takes the options that the artifact fixes and refuses others.
+func (a *artifact) apply(c *Config) (graph.DType, error) {
+	dtype, err := parseDType(a.file.DType)
+	if err != nil {
+		return dtype, userErrorf("%s: %w", a.path, err)
+	}
+	if c.DType != "" {
+		want, err := (&Config{DType: c.DType}).check()
+		if err != nil {
+			return dtype, err
+		}
+		if want != dtype {
+			return dtype, userErrorf("dtype: the artifact %s was compiled for %s, not %s; compile another, or run the checkpoint folder", a.path, a.file.DType, c.DType)
+		}
+	}
+	// Config.check has filled in defaults, so only a choice that differs from both is one of the user's.
+	if c.Regions != "inline" && c.Regions != a.file.Regions {
+		return dtype, userErrorf("regions: the artifact %s was compiled with --regions %s, not %s", a.path, a.file.Regions, c.Regions)
+	}
+	c.Regions = a.file.Regions
+	if c.Scheduler == "" {
+		c.Scheduler = a.file.Scheduler
+	}
+	if c.Variant == "" {
+		c.Variant = a.file.Variant
+	}
+	return dtype, nil
+}
+
+func (a *artifact) checkpointDir(c *Config) string {
+	if c.Checkpoint != "" {
+		return c.Checkpoint
+	}
+	if filepath.IsAbs(a.file.Checkpoint) {
+		return a.file.Checkpoint
+	}
+	return filepath.Join(filepath.Dir(a.path), a.file.Checkpoint)
+}
+
+// find returns the program's manifest, nil where the artifact has none for these sizes.
+func (a *artifact) find(id string) *manifest {
+	i := slices.IndexFunc(a.file.Programs, func(m *manifest) bool { return m.ID == id })
+	if i < 0 {
+		return nil
+	}
+	return a.file.Programs[i]
+}
+
+// fromArtifact makes a program ready from the artifact: its executables where they fit this machine, else from its graph. Nil, nil where
+// the artifact has no such program.
+func (e *engine) fromArtifact(ctx context.Context, p *pipelines.Program) (*program, error) {
+	m := e.artifact.find(p.ID())
+	if m == nil {
+		e.cfg.Log.Info("the artifact has no program for these sizes", "program", p.ID(), "artifact", e.artifact.path)
+		return nil, nil
+	}
+	if p.Component != "" {
+		digest, err := e.source.configDigest(p.Component)
+		if err != nil {
+			return nil, err
+		}
+		if digest != m.Config {
+			return nil, userErrorf("%s: the config of component %q in %s is not the one that the artifact was compiled from; give the right folder with --checkpoint, or compile anew", e.artifact.path, p.Component, e.source.ck.Dir())
+		}
+	}
+	want := cache.Key{Fields: e.backend.identity}
+	reason := ""
+	if diff := want.Diff(cache.Key{Fields: e.artifact.file.Target}); len(diff) > 0 {
+		var parts []string
+		for _, d := range diff {
+			parts = append(parts, fmt.Sprintf("%s is %s here, %s in the artifact", d.Name, orNone(d.Want), orNone(d.Found)))
+		}
+		reason = "the artifact's executables don't fit: " + strings.Join(parts, "; ")
+	} else {
+		made, err := e.loadAll(ctx, p.Name, m, func(x exeFile) ([]byte, bool) {
+			data, err := e.artifact.bundle.Read(exeMember(x.Key))
+			if err != nil {
+				e.cfg.Log.Warn("an executable of the artifact can't be used", "program", p.ID(), "reason", err.Error())
+				return nil, false
+			}
+			return data, true
+		})
+		if err == nil {
+			e.stats.count(p.Name, "cache_hit")
+			return made, nil
+		}
+		reason = "the artifact's executables can't be loaded: " + err.Error()
+	}
+	text, err := e.artifact.bundle.Read(m.Graph)
+	if err != nil {
+		return nil, asUser(err)
+	}
+	sum := sha256.Sum256(text)
+	key := cache.NewKey("precast", Version, "program", p.Name, "spec", p.Spec, "artifact_graph", hex.EncodeToString(sum[:]), "regions", e.cfg.Regions)
+	key.Fields = append(key.Fields, e.backend.identity...)
+	if made := e.fromCache(ctx, p, key); made != nil {
+		return made, nil
+	}
+	if e.cfg.CacheOnly {
+		return nil, &CompileNeededError{Program: p.ID(), Key: key.Digest(), Reason: reason}
+	}
+	e.cfg.Log.Warn(reason+"; compiling from the graph inside", "program", p.ID())
+	module, err := graph.Parse(e.artifact.path+":"+m.Graph, string(text))
+	if err == nil {
+		err = graph.Verify(module)
+	}
+	if err != nil {
+		return nil, userErrorf("%s: the graph of %s is broken: %w; compile the artifact anew", e.artifact.path, p.ID(), err)
+	}
+	e.stats.count(p.Name, "cache_miss")
+	return e.compile(ctx, p, module, &key)
+}
+
+func exeMember(k cache.Key) string { return "exe/" + k.Digest() + ".bin" }
+
+// check refuses a manifest that would index past its own lists.
+func (m *manifest) check() error {
+	if err := m.Main.check(); err != nil {
+		return err
+	}
+	if m.Prep != nil {
+		return m.Prep.check()
+	}
+	return nil
+}
+
+func (f *planFile) check() error {
+	known := map[int]bool{}
+	for i, p := range f.Params {
+		known[i] = true
+		if _, err := p.shape(); err != nil {
+			return err
+		}
+	}
+	for i, s := range f.Steps {
+		if s.Program < 0 || s.Program >= len(f.Executables) {
+			return fmt.Errorf("step %d runs program %d of %d", i, s.Program, len(f.Executables))
+		}
+		for _, a := range s.Args {
+			if !known[a] {
+				return fmt.Errorf("step %d reads slot %d, which nothing has set", i, a)
+			}
+		}
+		for _, k := range f.Executables[s.Program].Donated {
+			if k < 0 || k >= len(s.Args) {
+				return fmt.Errorf("step %d donates argument %d of %d", i, k, len(s.Args))
+			}
+		}
+		for _, r := range s.Results {
+			if known[r] {
+				return fmt.Errorf("step %d sets slot %d again", i, r)
+			}
+			known[r] = true
+		}
+	}
+	for _, r := range f.Results {
+		if !known[r] {
+			return fmt.Errorf("a result is slot %d, which nothing has set", r)
+		}
+	}
+	if len(f.ResultNames) > len(f.Results) {
+		return fmt.Errorf("%d names for %d results", len(f.ResultNames), len(f.Results))
+	}
+	return nil
+}
+
+// save writes the programs that are ready as an artifact.
+func (p *Pipeline) save(path string, shapes []Sizes, programs []*pipelines.Program) (err error) {
+	e := p.engine
+	dir, err := filepath.Abs(p.ck.Dir())
+	if err != nil {
+		return asUser(err)
+	}
+	file := artifactFile{
+		Pipeline: p.Class(), Checkpoint: dir, Headers: map[string]string{}, DType: e.dtype.String(), Regions: p.cfg.Regions, Mode: p.cfg.Mode,
+		Scheduler: p.cfg.Scheduler, Variant: p.cfg.Variant, Target: e.backend.identity, Shapes: shapes,
+	}
+	w, err := cache.Create(path, Version)
+	if err != nil {
+		return asUser(err)
+	}
+	defer func() {
+		if err != nil {
+			w.Abort()
+		}
+	}()
+	added := map[string]bool{}
+	for i, q := range programs {
+		made := e.programs[q.ID()]
+		m := *made.manifest
+		m.Graph = fmt.Sprintf("graph/%02d.%s.graph", i, q.Name)
+		module := made.module
+		if module == nil {
+			// The executables came from the cache: the graph is made again for the artifact.
+			if module, err = e.trace(q); err != nil {
+				return err
+			}
+		}
+		if err := w.Add(m.Graph, []byte(module.String())); err != nil {
+			return asUser(err)
+		}
+		if q.Component != "" && file.Headers[q.Component] == "" {
+			comp, err := p.ck.Component(q.Component)
+			if err != nil {
+				return asUser(err)
+			}
+			sum, err := comp.HeaderDigest()
+			if err != nil {
+				return asUser(err)
+			}
+			file.Headers[q.Component] = hex.EncodeToString(sum[:])
+		}
+		add := func(list []exeFile, exes int, get func(i int) ([]byte, error)) error {
+			for i := range exes {
+				name := exeMember(list[i].Key)
+				if added[name] {
+					continue
+				}
+				added[name] = true
+				data, err := get(i)
+				if err != nil {
+					return &InternalError{Phase: "serialize", Program: list[i].Name, Err: err}
+				}
+				if err := w.Add(name, data); err != nil {
+					return asUser(err)
+				}
+			}
+			return nil
+		}
+		if err := add(m.Main.Executables, len(made.exes), func(i int) ([]byte, error) { return e.serialized(made.exes[i].Serialize, m.Main.Executables[i].Key) }); err != nil {
+			return err
+		}
+		if m.Prep != nil {
+			if err := add(m.Prep.Executables, len(made.prepare), func(i int) ([]byte, error) {
+				return e.serialized(made.prepare[i].Serialize, m.Prep.Executables[i].Key)
+			}); err != nil {
+				return err
+			}
+		}
+		file.Programs = append(file.Programs, &m)
+	}
+	return asUser(w.Commit(file))
+}
+
+// serialized returns an executable's bytes: from the cache where they are, since not every plugin serializes what it has loaded.
+func (e *engine) serialized(serialize func() ([]byte, error), key cache.Key) ([]byte, error) {
+	if e.store != nil {
+		if data, ok := e.store.Get(cache.Executable, key); ok {
+			return data, nil
+		}
+	}
+	return serialize()
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/pflag"
+
+	"precast"
+)
+
+var compileCommand = command{
+	name: "compile", args: "MODEL_DIR -o OUT.precast",
+	short: "compile a checkpoint's networks for one or more sizes into an artifact",
+	long: `
+Compiles every program of a pipeline for the given sizes and writes them with their graphs to an artifact, a zip file that precast run takes in
+place of the folder. Weights stay in the folder. Without -o the cache is filled.
+
+--compile-to PHASE stops after trace, a pass, passes or stablehlo; with --config-only that needs no weights, only the config files.`,
+	setup: setupCompile,
+}
+
+func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
+	var cfg precast.Config
+	var o precast.CompileOptions
+	fs.StringVarP(&o.Output, "output", "o", "", "artifact to write")
+	target := fs.String("target", "cpu", "what to compile for: cpu")
+	shapes := fs.StringArray("shape", nil, "HEIGHTxWIDTH in pixels; several times for several sizes")
+	height := fs.Int("height", 0, "height in pixels, in place of --shape")
+	width := fs.Int("width", 0, "width in pixels, in place of --shape")
+	batch := fs.Int("batch-size", 1, "prompts in a batch")
+	images := fs.Int("num-images-per-prompt", 1, "pictures of each prompt")
+	length := fs.Int("max-sequence-length", 0, "FLUX.1: text tokens of T5 (default 512)")
+	guidance := fs.Float64("guidance-scale", 0, "guidance scale that the run will have: at 1 and below Stable Diffusion needs no negative half")
+	trueCFG := fs.Float64("true-cfg-scale", 1, "FLUX.1: above 1, compile for classifier-free guidance")
+	rescale := fs.Float64("guidance-rescale", 0, "Stable Diffusion: above 0, compile for rescaled guidance")
+	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion: layers of CLIP to leave out at its end")
+	steps := fs.Int("num-inference-steps", 0, "steps that the run will have; another number compiles nothing")
+	fs.StringSliceVar(&o.Components, "components", nil, "compile only these components or programs, such as transformer or vae.decoder")
+	fs.StringVar(&o.CompileTo, "compile-to", "", "stop after this phase: trace, a pass's name, passes, stablehlo")
+	configOnly := fs.Bool("config-only", false, "read config files only, no weights; with --compile-to")
+	asJSON := fs.Bool("json", false, "print the report as JSON")
+	stats := fs.String("stats", "", "write counts, bytes, seconds and peak memory to this JSON file")
+	engineFlags(fs, &cfg)
+	return func(ctx context.Context, args []string) error {
+		if err := wantArgs(args, "MODEL_DIR"); err != nil {
+			return err
+		}
+		if *target != "cpu" {
+			return userError("target: found %q, wanted cpu (TPU targets are not built yet)", *target)
+		}
+		if *configOnly && (o.CompileTo == "" || o.CompileTo == "executable") {
+			return userError("config-only: an executable needs the weights' files; add --compile-to stablehlo or an earlier phase")
+		}
+		if *batch < 1 || *images < 1 {
+			return userError("batch-size and num-images-per-prompt: found %d and %d, wanted 1 or more", *batch, *images)
+		}
+		for _, s := range *shapes {
+			size, err := parseShape(s)
+			if err != nil {
+				return err
+			}
+			o.Shapes = append(o.Shapes, size)
+		}
+		if *height != 0 || *width != 0 {
+			if len(o.Shapes) > 0 {
+				return userError("shape: give either --shape or --height and --width")
+			}
+			o.Shapes = append(o.Shapes, precast.Sizes{Height: *height, Width: *width})
+		}
+		if len(o.Shapes) == 0 {
+			o.Shapes = []precast.Sizes{{}}
+		}
+		for i := range o.Shapes {
+			o.Shapes[i].Batch, o.Shapes[i].MaxSequenceLength = *batch**images, *length
+		}
+		o.Request.NumInferenceSteps, o.Request.ClipSkip, o.Request.GuidanceRescale = *steps, *clipSkip, *rescale
+		if fs.Changed("guidance-scale") {
+			o.Request.GuidanceScale = guidance
+		}
+		if *trueCFG > 1 {
+			o.Request.TrueCFGScale, o.Request.NegativePrompt = trueCFG, []string{""}
+		}
+		cfg.Log = c.logger()
+		p, err := precast.Open(ctx, args[0], cfg)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		if show := c.progress("program"); show != nil {
+			o.Progress = func(i, n int, _ string) { show(i+1, n) }
+		}
+		report, err := p.Compile(ctx, o)
+		if err != nil {
+			return err
+		}
+		for _, n := range p.Notes() {
+			cfg.Log.Info(n)
+		}
+		if *stats != "" {
+			if err := writeFile(*stats, func(f *os.File) error { return p.Stats().WriteJSON(f) }); err != nil {
+				return err
+			}
+		}
+		if c.verbose {
+			if err := p.Stats().WriteTable(c.err); err != nil {
+				return err
+			}
+		}
+		if *asJSON {
+			enc := json.NewEncoder(c.out)
+			enc.SetIndent("", "  ")
+			return enc.Encode(report)
+		}
+		return c.printReport(report, o.CompileTo)
+	}
+}
+
+func (c *cli) printReport(r *precast.CompileReport, phase string) error {
+	t := tabwriter.NewWriter(c.out, 2, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "program\tsizes\tnodes\tweights\texecutables\tbytes\tseconds\t")
+	for _, p := range r.Programs {
+		nodes, note := fmt.Sprint(p.Nodes), ""
+		if p.Nodes == 0 {
+			nodes = "-"
+		}
+		if p.Cached {
+			note = "cached"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%.2f\t%s\n", p.Name, p.Spec, nodes, p.Weights, p.Executables, p.Bytes, p.Seconds, note)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, p := range r.Programs {
+		for _, b := range p.Blocks {
+			fmt.Fprintf(c.out, "%s: %d equal blocks %s, %d nodes each, are one function %s\n", p.Name, b.Instances, b.Class, b.Nodes, b.Function)
+		}
+	}
+	if r.Artifact != "" {
+		fmt.Fprintln(c.out, r.Artifact)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"precast"
+)
+
+var runCommand = command{
+	name: "run", args: "OUT.precast|MODEL_DIR --prompt TEXT -o FILE.png",
+	short: "make pictures from a checkpoint folder or an artifact",
+	long: `
+Makes pictures. What has to be compiled is compiled once and kept in the cache; another prompt, seed, guidance scale or number of steps compiles
+nothing. The arguments of the pipeline's __call__ in diffusers are flags of the same name. --prompt given several times makes a batch; of
+any other flag that is given twice, the last counts.
+
+Noise: picture k is drawn from a generator with seed SEED + k, by PyTorch's rule for torch.Generator("cpu").`,
+	setup: setupRun,
+}
+
+// callFlags declares the arguments of a pipeline's __call__.
+func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
+	fs.StringArrayVarP(&r.Prompt, "prompt", "p", nil, "what the picture shows; several times for a batch")
+	fs.StringArrayVar(&r.Prompt2, "prompt-2", nil, "text for the second text encoder, where it differs")
+	fs.StringArrayVar(&r.NegativePrompt, "negative-prompt", nil, "what it does not show; once for all prompts, or once a prompt")
+	fs.StringArrayVar(&r.NegativePrompt2, "negative-prompt-2", nil, "negative text for the second text encoder, where it differs")
+	fs.IntVar(&r.Height, "height", 0, "height in pixels (default: the model's)")
+	fs.IntVar(&r.Width, "width", 0, "width in pixels (default: the model's)")
+	steps := fs.Int("num-inference-steps", 0, "denoising steps (default: the pipeline's)")
+	guidance := fs.Float64("guidance-scale", 0, "guidance scale (default: the pipeline's)")
+	trueCFG := fs.Float64("true-cfg-scale", 1, "FLUX.1: classifier-free guidance with the negative prompt, above 1")
+	fs.Float64Var(&r.GuidanceRescale, "guidance-rescale", 0, "Stable Diffusion: rescale the guided prediction, 0 to 1")
+	fs.Float64Var(&r.Eta, "eta", 0, "DDIM: amount of noise added, 0 to 1")
+	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion: layers of CLIP to leave out at its end")
+	length := fs.Int("max-sequence-length", 0, "FLUX.1: text tokens of T5 (default 512)")
+	images := fs.Int("num-images-per-prompt", 1, "pictures of each prompt")
+	fs.Float64SliceVar(&r.Sigmas, "sigmas", nil, "noise levels in place of the scheduler's own")
+	fs.Float64SliceVar(&r.Timesteps, "timesteps", nil, "timesteps in place of the scheduler's own")
+	fs.Uint64Var(&r.Seed, "seed", 0, "seed of the first picture; picture k has seed + k")
+	latents := fs.String("latents", "", "start noise: FILE.safetensors[:TENSOR], what diffusers' latents= means")
+	noise := fs.String("step-noise", "", "noise of stochastic schedulers, one entry a step: FILE.safetensors[:TENSOR]")
+	return func() error {
+		r.NumInferenceSteps, r.ClipSkip, r.MaxSequenceLength, r.NumImagesPerPrompt = *steps, *clipSkip, *length, *images
+		var errs []error
+		atLeast := func(name string, v, least int) {
+			if fs.Changed(name) && v < least {
+				errs = append(errs, fmt.Errorf("%s: found %d, wanted %d or more", name, v, least))
+			}
+		}
+		atLeast("num-inference-steps", *steps, 1)
+		atLeast("max-sequence-length", *length, 1)
+		atLeast("num-images-per-prompt", *images, 1)
+		atLeast("height", r.Height, 1)
+		atLeast("width", r.Width, 1)
+		if fs.Changed("guidance-scale") {
+			r.GuidanceScale = guidance
+		}
+		if fs.Changed("true-cfg-scale") {
+			r.TrueCFGScale = trueCFG
+		}
+		var err error
+		if *latents != "" {
+			if r.Latents, err = precast.ReadTensor(*latents); err != nil {
+				errs = append(errs, fmt.Errorf("latents: %w", err))
+			}
+		}
+		if *noise != "" {
+			if r.StepNoise, err = precast.ReadTensor(*noise); err != nil {
+				errs = append(errs, fmt.Errorf("step-noise: %w", err))
+			}
+		}
+		if err := errors.Join(errs...); err != nil {
+			return userError("%w", err)
+		}
+		return nil
+	}
+}
+
+func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
+	var req precast.Request
+	var cfg precast.Config
+	finish := callFlags(fs, &req)
+	output := fs.StringP("output", "o", "", "PNG file, or a folder with / at its end; several pictures go to FILE-0.png, FILE-1.png ...")
+	stats := fs.String("stats", "", "write counts, bytes, seconds and peak memory to this JSON file")
+	fs.StringVar(&cfg.Checkpoint, "checkpoint", "", "folder that an artifact's weights are read from, where it has moved")
+	engineFlags(fs, &cfg)
+	return func(ctx context.Context, args []string) error {
+		if err := wantArgs(args, "OUT.precast or MODEL_DIR"); err != nil {
+			return err
+		}
+		if *output == "" {
+			return userError("output: none given; name a PNG file with -o")
+		}
+		if err := finish(); err != nil {
+			return err
+		}
+		if len(req.Prompt) == 0 {
+			return userError("prompt: none given; give --prompt TEXT")
+		}
+		cfg.Log = c.logger()
+		p, err := precast.Open(ctx, args[0], cfg)
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		if err := p.Check(&req); err != nil {
+			return err
+		}
+		out, err := precast.OpenOutput(*output, req.Batch())
+		if err != nil {
+			return err
+		}
+		defer out.Abort()
+		for _, n := range p.Notes() {
+			cfg.Log.Info(n)
+		}
+		if show := c.progress("step"); show != nil {
+			req.Progress = show
+		}
+		res, err := p.Generate(ctx, &req)
+		if err != nil {
+			return err
+		}
+		paths, err := out.Write(res)
+		if err != nil {
+			return err
+		}
+		if *stats != "" {
+			if err := writeFile(*stats, func(f *os.File) error { return p.Stats().WriteJSON(f) }); err != nil {
+				return err
+			}
+		}
+		if c.verbose {
+			if err := p.Stats().WriteTable(c.err); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(c.out, strings.Join(paths, "\n"))
+		return nil
+	}
+}

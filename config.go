@@ -1,0 +1,113 @@
+package precast
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/gomlx/compute/dtypes"
+
+	"precast/graph"
+	"precast/passes"
+)
+
+// Version is precast's version; it is part of cache keys and of artifacts.
+const Version = "0.1.0"
+
+// Config says how a Pipeline is opened: on what it runs, how its programs are made and where they are kept. The zero value is the default of everything.
+type Config struct {
+	// Backend is "auto" (empty: the installed CPU plugin, else the Go backend), "pjrt" or "go".
+	Backend string
+	// Plugin is the PJRT plugin: a path, or a name as in `precast plugin list`. Empty means $PRECAST_PLUGIN, else the default for the CPU.
+	Plugin string
+	// Threads is the number of threads that the backend computes with; 0 leaves it to the backend.
+	Threads int
+
+	// DType is the dtype that the networks compute in: "float32" (empty), "bfloat16" or "float16".
+	DType string
+	// Regions is "inline" (empty: a component is one program) or "split" (each class of repeated blocks is a program of its own).
+	Regions string
+	// Mode is "compiled" (empty), the only one.
+	Mode string
+	// Offload is "none" (empty) or "model" (a component's weights leave the device when the next one is needed).
+	Offload string
+	// TensorParallelSize is 1 (or 0), the only size.
+	TensorParallelSize int
+	// Scheduler replaces the checkpoint's: CLASS[,key=value...].
+	Scheduler string
+	// Variant selects weight files (*.fp16.safetensors).
+	Variant string
+
+	// DisabledPasses names passes to leave out; CheckPasses verifies the graph around each.
+	DisabledPasses []string
+	CheckPasses    bool
+	// DumpDir, when set, gets every phase of every program that is made.
+	DumpDir string
+
+	// CacheDir is where executables are kept; empty means $PRECAST_CACHE_DIR, else the user's cache folder. NoCache keeps none.
+	CacheDir string
+	NoCache  bool
+	// CacheOnly makes a compile an error: *CompileNeededError.
+	CacheOnly bool
+
+	// Checkpoint is the folder that an artifact's weights are read from, where it is not the one that it was compiled from.
+	Checkpoint string
+
+	// Log gets notes and warnings; nil discards them.
+	Log *slog.Logger
+}
+
+// check fills in defaults and refuses what is not known.
+func (c *Config) check() (graph.DType, error) {
+	var dtype graph.DType
+	switch strings.ToLower(c.DType) {
+	case "", "float32", "f32", "fp32":
+		dtype = dtypes.Float32
+	case "bfloat16", "bf16":
+		dtype = dtypes.BFloat16
+	case "float16", "f16", "fp16":
+		dtype = dtypes.Float16
+	default:
+		return dtype, userErrorf("dtype: found %q, wanted float32, bfloat16 or float16", c.DType)
+	}
+	for _, f := range []struct {
+		name  string
+		value *string
+		known []string
+		later string
+	}{
+		{"backend", &c.Backend, []string{"auto", "pjrt", "go"}, ""},
+		{"regions", &c.Regions, []string{"inline", "split"}, "call, scan and auto are not built yet"},
+		{"mode", &c.Mode, []string{"compiled"}, "eager is not built yet"},
+		{"offload", &c.Offload, []string{"none", "model"}, "block is not built yet"},
+	} {
+		if *f.value == "" {
+			*f.value = f.known[0]
+		}
+		ok := false
+		for _, k := range f.known {
+			ok = ok || *f.value == k
+		}
+		if !ok {
+			text := fmt.Sprintf("%s: found %q, wanted %s", f.name, *f.value, strings.Join(f.known, " or "))
+			if f.later != "" {
+				text += " (" + f.later + ")"
+			}
+			return dtype, userErrorf("%s", text)
+		}
+	}
+	if c.TensorParallelSize < 0 || c.TensorParallelSize > 1 {
+		return dtype, userErrorf("tensor-parallel-size: found %d, wanted 1 (more devices are not built yet)", c.TensorParallelSize)
+	}
+	if c.Threads < 0 || c.Threads > 4096 {
+		return dtype, userErrorf("threads: found %d, wanted 0 (the backend's choice) to 4096", c.Threads)
+	}
+	if err := passes.CheckDisabled(c.DisabledPasses); err != nil {
+		return dtype, &UserError{Err: err}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	return dtype, nil
+}

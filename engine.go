@@ -1,0 +1,569 @@
+package precast
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"precast/backends"
+	"precast/backends/gobackend"
+	"precast/backends/pjrt"
+	"precast/backends/plugin"
+	"precast/cache"
+	"precast/graph"
+	"precast/graph/pipelines"
+	"precast/graph/trace"
+	"precast/lower"
+	"precast/passes"
+)
+
+// backend is a client and what identifies it in keys.
+type backend struct {
+	client backends.Client
+	name   string // the plugin's name, or "go"
+	path   string // of the plugin's library, empty for the Go backend
+	// identity are the fields that an executable depends on: every one of them must be equal where it is loaded.
+	identity []cache.Field
+}
+
+// openBackend opens what the configuration asks for.
+func openBackend(c *Config) (*backend, error) {
+	if c.Threads > 0 {
+		if err := pjrt.Threads(c.Threads); err != nil {
+			return nil, err
+		}
+	}
+	if c.Backend != "go" {
+		installed, err := findPlugin(c.Plugin)
+		var missing *plugin.NotInstalledError
+		switch {
+		case err == nil:
+			return openPlugin(installed)
+		case c.Backend == "pjrt" || c.Plugin != "" || os.Getenv(plugin.PluginVariable) != "" || !errors.As(err, &missing):
+			return nil, asUser(err)
+		}
+		c.Log.Warn("no PJRT plugin is installed: running on the slow pure-Go backend; `precast plugin install cpu` gets one")
+	}
+	client, err := gobackend.Plugin().NewClient(backends.ClientOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return newBackend(client, "go", "", "")
+}
+
+func findPlugin(name string) (*plugin.Installed, error) {
+	if name == "" {
+		return plugin.Default()
+	}
+	store, err := plugin.Open()
+	if err != nil {
+		return nil, err
+	}
+	return store.Resolve(name)
+}
+
+func openPlugin(p *plugin.Installed) (*backend, error) {
+	lib, err := pjrt.Load(p.Path)
+	if err != nil {
+		return nil, asUser(err)
+	}
+	client, err := lib.NewClient(backends.ClientOptions{})
+	if err != nil {
+		return nil, asUser(err)
+	}
+	return newBackend(client, p.Name, p.Path, p.SHA256)
+}
+
+func newBackend(client backends.Client, name, path, hash string) (*backend, error) {
+	b := &backend{client: client, name: name, path: path}
+	topology := ""
+	if t := client.Topology(); t != nil {
+		topology = t.Fingerprint()
+	}
+	b.identity = cache.NewKey(
+		"plugin", name,
+		"platform", client.Platform(),
+		"platform_version", client.PlatformVersion(),
+		"plugin_sha256", hash,
+		"topology", topology,
+		"cpu_features", cpuFeatures(),
+		"xla_flags", xlaFlags(os.Getenv("XLA_FLAGS")),
+		"threads", fmt.Sprint(backendThreads()),
+	).Fields
+	return b, nil
+}
+
+// xlaFlags are the flags that change what is compiled: all but those that ask for dumps.
+func xlaFlags(flags string) string {
+	var kept []string
+	for _, f := range strings.Fields(flags) {
+		if !strings.HasPrefix(f, "--xla_dump") {
+			kept = append(kept, f)
+		}
+	}
+	return strings.Join(kept, " ")
+}
+
+// engine makes, keeps and runs the programs of one checkpoint: it is the pipelines.Executor.
+type engine struct {
+	cfg     *Config
+	dtype   graph.DType
+	backend *backend
+	store   *cache.Store // nil without a cache
+	source  source
+	stats   *Stats
+	class   string // the pipeline's
+	// artifact holds programs by ID, nil where a checkpoint folder was opened.
+	artifact *artifact
+
+	mu       sync.Mutex
+	programs map[string]*program
+	weights  *weightStore
+	live     map[*tensor]bool
+}
+
+// program is a program that is ready to be bound to weights and run.
+type program struct {
+	id       string
+	manifest *manifest
+	exes     []backends.Executable
+	prepare  []backends.Executable
+	// module is set when this process traced the program: dumps, artifacts and reports use it.
+	module *graph.Module
+	// bound is set once the weights are there: one buffer for each parameter slot that is a weight.
+	bound []backends.Buffer
+	// lastUse is the last step that reads a slot.
+	lastUse map[int]int
+}
+
+// manifest says how to run a program: what a warm start reads instead of tracing.
+type manifest struct {
+	ID        string `json:"id"`
+	Component string `json:"component,omitempty"`
+	// Config is the digest of the component's config file that the program was made from.
+	Config string    `json:"config,omitempty"`
+	Main   planFile  `json:"main"`
+	Prep   *planFile `json:"prepare,omitempty"`
+	// Graph is the module after the passes, in the artifact: what a recompile starts from.
+	Graph string `json:"graph,omitempty"`
+	// Regions is how Main was cut.
+	Regions string `json:"regions"`
+}
+
+// planFile is a passes.Plan whose programs are cache keys.
+type planFile struct {
+	Params      []slotFile    `json:"params"`
+	Steps       []passes.Step `json:"steps"`
+	Results     []int         `json:"results"`
+	ResultNames []string      `json:"result_names"`
+	Executables []exeFile     `json:"executables"`
+}
+
+type slotFile struct {
+	Name    string `json:"name"`
+	Weight  bool   `json:"weight,omitempty"`
+	DType   string `json:"dtype"`
+	Dims    []int  `json:"dims"`
+	Donated bool   `json:"donated,omitempty"`
+}
+
+// exeFile is one executable: the key of its content and its place in an artifact.
+type exeFile struct {
+	Name    string    `json:"name"`
+	Key     cache.Key `json:"key"`
+	Donated []int     `json:"donated,omitempty"`
+	Bytes   int64     `json:"bytes"`
+}
+
+// specKey identifies a program before it is traced.
+func (e *engine) specKey(p *pipelines.Program) (cache.Key, error) {
+	config := ""
+	if p.Component != "" {
+		digest, err := e.source.configDigest(p.Component)
+		if err != nil {
+			return cache.Key{}, err
+		}
+		config = digest
+	}
+	pipe := e.pipeline(nil)
+	k := cache.NewKey(
+		"precast", Version, "build", buildID(),
+		"pipeline", e.class, "program", p.Name, "class", p.Class, "spec", p.Spec, "config", config,
+		"dtype", e.dtype.String(), "regions", e.cfg.Regions, "mode", e.cfg.Mode, "passes", pipe.Key(), "donate", strings.Join(p.Donate, ","),
+	)
+	k.Fields = append(k.Fields, e.backend.identity...)
+	return k, nil
+}
+
+// contentKey identifies an executable by its program's text and what compiled it.
+func (e *engine) contentKey(p *lower.Program) cache.Key {
+	k := cache.NewKey("program", p.Name, "content", p.Fingerprint())
+	k.Fields = append(k.Fields, e.backend.identity...)
+	return k
+}
+
+func (e *engine) pipeline(after func(int, string, *graph.Module, time.Duration) error) *passes.Pipeline {
+	o := passes.DefaultOptions()
+	o.Outline = e.cfg.Regions != "inline"
+	return &passes.Pipeline{Options: o, Disabled: e.cfg.DisabledPasses, Check: e.cfg.CheckPasses, After: after}
+}
+
+// get returns a program, made ready by the cheapest way there is: in memory, the artifact, the cache, a compile.
+func (e *engine) get(ctx context.Context, p *pipelines.Program) (*program, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	id := p.ID()
+	if have := e.programs[id]; have != nil {
+		return have, nil
+	}
+	made, err := e.make(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	made.lastUse = map[int]int{}
+	for i, s := range made.manifest.Main.Steps {
+		for _, a := range s.Args {
+			made.lastUse[a] = i
+		}
+	}
+	for _, r := range made.manifest.Main.Results {
+		made.lastUse[r] = len(made.manifest.Main.Steps)
+	}
+	e.programs[id] = made
+	return made, nil
+}
+
+func (e *engine) make(ctx context.Context, p *pipelines.Program) (*program, error) {
+	if e.artifact != nil {
+		made, err := e.fromArtifact(ctx, p)
+		if made != nil || err != nil {
+			return made, err
+		}
+	}
+	key, err := e.specKey(p)
+	if err != nil {
+		return nil, err
+	}
+	if made := e.fromCache(ctx, p, key); made != nil {
+		return made, nil
+	}
+	if e.cfg.CacheOnly {
+		needed := &CompileNeededError{Program: p.ID(), Key: key.Digest()}
+		if e.store != nil {
+			if near, ok := e.store.Nearest(cache.Manifest, key); ok {
+				needed.Differs = differs(key, near)
+			}
+		}
+		return nil, needed
+	}
+	unlock := func() {}
+	if e.store != nil {
+		// One process makes a program; the others wait and find it.
+		if unlock, err = e.store.Lock(ctx, key); err != nil {
+			return nil, err
+		}
+		if made := e.fromCache(ctx, p, key); made != nil {
+			unlock()
+			return made, nil
+		}
+	}
+	defer unlock()
+	e.stats.count(p.Name, "cache_miss")
+	module, err := e.trace(p)
+	if err != nil {
+		return nil, err
+	}
+	return e.compile(ctx, p, module, &key)
+}
+
+// fromCache loads a program whose every part is in the cache, nil where one is missing.
+func (e *engine) fromCache(ctx context.Context, p *pipelines.Program, key cache.Key) *program {
+	if e.store == nil {
+		return nil
+	}
+	start := time.Now()
+	data, ok := e.store.Get(cache.Manifest, key)
+	e.stats.time(p.Name, "cache", start)
+	if !ok {
+		return nil
+	}
+	m := &manifest{}
+	if err := json.Unmarshal(data, m); err != nil || m.ID != p.ID() {
+		e.cfg.Log.Warn("cache entry has another content than its key says; it is made anew", "program", p.ID())
+		e.store.Delete(cache.Manifest, key)
+		return nil
+	}
+	made, err := e.loadAll(ctx, p.Name, m, func(x exeFile) ([]byte, bool) { return e.store.Get(cache.Executable, x.Key) })
+	if err != nil {
+		e.cfg.Log.Warn("cached program can't be used; it is compiled anew", "program", p.ID(), "reason", err.Error())
+		return nil
+	}
+	e.stats.count(p.Name, "cache_hit")
+	return made
+}
+
+var errMissing = errors.New("an executable is missing")
+
+// loadAll loads a manifest's executables from where read finds them.
+func (e *engine) loadAll(ctx context.Context, name string, m *manifest, read func(exeFile) ([]byte, bool)) (*program, error) {
+	made := &program{id: m.ID, manifest: m}
+	load := func(list []exeFile) ([]backends.Executable, error) {
+		var out []backends.Executable
+		for _, x := range list {
+			start := time.Now()
+			data, ok := read(x)
+			e.stats.time(name, "cache", start)
+			if !ok {
+				return out, fmt.Errorf("%w: %s", errMissing, x.Name)
+			}
+			start = time.Now()
+			exe, err := e.backend.client.LoadExecutable(ctx, data, backends.CompileOptions{})
+			e.stats.time(name, "load", start)
+			if err != nil {
+				return out, err
+			}
+			e.stats.bytes("executables", int64(len(data)))
+			out = append(out, exe)
+		}
+		return out, nil
+	}
+	var err error
+	if made.exes, err = load(m.Main.Executables); err == nil && m.Prep != nil {
+		made.prepare, err = load(m.Prep.Executables)
+	}
+	if err != nil {
+		made.close()
+		return nil, err
+	}
+	return made, nil
+}
+
+func (p *program) close() {
+	for _, x := range append(slices.Clone(p.exes), p.prepare...) {
+		x.Close()
+	}
+	p.exes, p.prepare = nil, nil
+}
+
+// trace records the program's network and runs the passes.
+func (e *engine) trace(p *pipelines.Program) (*graph.Module, error) {
+	d, err := e.dumper(p)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	m, err := trace.Trace(p.Network)
+	e.stats.time(p.Name, "trace", start)
+	e.stats.count(p.Name, "trace")
+	if err != nil {
+		return nil, &InternalError{Phase: "trace", Program: p.ID(), Err: err}
+	}
+	for _, name := range p.Donate {
+		i := slices.IndexFunc(m.Entry().Params, func(q *graph.Param) bool { return q.Name == name })
+		if i < 0 {
+			return nil, &InternalError{Phase: "trace", Program: p.ID(), Err: fmt.Errorf("donated input %q is not a parameter", name)}
+		}
+		m.Entry().Params[i].Donated = true
+	}
+	if err := d.graph(0, "trace", m); err != nil {
+		return nil, err
+	}
+	start = time.Now()
+	pipe := e.pipeline(func(i int, name string, m *graph.Module, took time.Duration) error {
+		e.cfg.Log.Debug("pass", "program", p.Name, "pass", name, "seconds", took.Seconds(), "nodes", len(m.Entry().Nodes))
+		return d.graph(i, name, m)
+	})
+	err = pipe.Run(m)
+	e.stats.time(p.Name, "passes", start)
+	e.stats.count(p.Name, "passes")
+	if err != nil {
+		return nil, &InternalError{Phase: "passes", Program: p.ID(), Dump: dumpForBug(m), Err: err}
+	}
+	return m, nil
+}
+
+// lowered is a module cut into programs and lowered.
+type lowered struct {
+	plan     *passes.Plan
+	programs []*lower.Program
+}
+
+// cut makes the plan that the regions ask for and lowers it.
+func (e *engine) cut(p *pipelines.Program, m *graph.Module) (main, prep *lowered, err error) {
+	start := time.Now()
+	defer func() {
+		e.stats.time(p.Name, "lower", start)
+		e.stats.count(p.Name, "lower")
+	}()
+	main = &lowered{plan: passes.Whole(m)}
+	if e.cfg.Regions == "split" {
+		if main.plan, err = passes.Split(m); err != nil {
+			return nil, nil, &InternalError{Phase: "passes", Program: p.ID(), Dump: dumpForBug(m), Err: err}
+		}
+	}
+	parts := []*lowered{main}
+	if plan := passes.Prepare(m); plan != nil {
+		prep = &lowered{plan: plan}
+		parts = append(parts, prep)
+	}
+	for _, part := range parts {
+		for _, module := range part.plan.Programs {
+			low, err := lower.Lower(module)
+			if err != nil {
+				return nil, nil, &InternalError{Phase: "lower", Program: p.ID(), Dump: dumpForBug(m), Err: err}
+			}
+			part.programs = append(part.programs, low)
+		}
+	}
+	return main, prep, nil
+}
+
+// compile lowers a module and compiles its programs; what the cache already has of them is loaded instead. The results go into the cache under
+// key where it is not nil.
+func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Module, key *cache.Key) (*program, error) {
+	main, prep, err := e.cut(p, m)
+	if err != nil {
+		return nil, err
+	}
+	d, err := e.dumper(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.stablehlo(main, prep); err != nil {
+		return nil, err
+	}
+	made := &program{id: p.ID(), module: m, manifest: &manifest{ID: p.ID(), Component: p.Component, Regions: e.cfg.Regions}}
+	if p.Component != "" {
+		if made.manifest.Config, err = e.source.configDigest(p.Component); err != nil {
+			return nil, err
+		}
+	}
+	all := true
+	one := func(low *lowered) ([]backends.Executable, *planFile, error) {
+		var exes []backends.Executable
+		file := newPlanFile(low.plan)
+		for _, prog := range low.programs {
+			exe, size, stored, err := e.compileOne(ctx, p, prog)
+			if err != nil {
+				return exes, nil, err
+			}
+			all = all && stored
+			exes = append(exes, exe)
+			x := exeFile{Name: prog.Name, Key: e.contentKey(prog), Bytes: size}
+			for i, q := range prog.Params {
+				if q.Donated {
+					x.Donated = append(x.Donated, i)
+				}
+			}
+			file.Executables = append(file.Executables, x)
+		}
+		return exes, file, nil
+	}
+	var file *planFile
+	made.exes, file, err = one(main)
+	if err == nil {
+		made.manifest.Main = *file
+		if prep != nil {
+			made.prepare, made.manifest.Prep, err = one(prep)
+		}
+	}
+	if err != nil {
+		made.close()
+		return nil, err
+	}
+	if err := d.optimized(made); err != nil {
+		made.close()
+		return nil, err
+	}
+	if key != nil && e.store != nil && all {
+		data, err := json.Marshal(made.manifest)
+		if err != nil {
+			return nil, err
+		}
+		e.put(cache.Manifest, *key, data)
+	}
+	return made, nil
+}
+
+// compileOne compiles a program or loads it from the cache. stored says that the cache has it now.
+func (e *engine) compileOne(ctx context.Context, p *pipelines.Program, prog *lower.Program) (exe backends.Executable, size int64, stored bool, err error) {
+	key := e.contentKey(prog)
+	if e.store != nil {
+		if data, ok := e.store.Get(cache.Executable, key); ok {
+			start := time.Now()
+			exe, err := e.backend.client.LoadExecutable(ctx, data, backends.CompileOptions{})
+			e.stats.time(p.Name, "load", start)
+			if err == nil {
+				e.stats.bytes("executables", int64(len(data)))
+				return exe, int64(len(data)), true, nil
+			}
+			e.cfg.Log.Warn("cached executable can't be loaded; it is compiled anew", "program", prog.Name, "reason", err.Error())
+			e.store.Delete(cache.Executable, key)
+		}
+	}
+	if e.cfg.CacheOnly {
+		return nil, 0, false, &CompileNeededError{Program: prog.Name, Key: key.Digest()}
+	}
+	start := time.Now()
+	exe, err = e.backend.client.Compile(ctx, prog, backends.CompileOptions{})
+	e.stats.time(p.Name, "compile", start)
+	e.stats.count(p.Name, "compile")
+	if err != nil {
+		if backends.CodeOf(err) == backends.ResourceExhausted || errors.Is(err, context.Canceled) {
+			return nil, 0, false, asUser(err)
+		}
+		return nil, 0, false, &InternalError{Phase: "compile", Program: prog.Name, Dump: dumpForBug(prog.Module), Err: err}
+	}
+	if e.store == nil && !e.keepSerialized() {
+		return exe, 0, false, nil
+	}
+	start = time.Now()
+	data, err := exe.Serialize()
+	e.stats.time(p.Name, "serialize", start)
+	if err != nil {
+		if backends.CodeOf(err) == backends.Unimplemented {
+			e.cfg.Log.Warn("the backend can't serialize executables: each start compiles anew", "backend", e.backend.name)
+			return exe, 0, false, nil
+		}
+		exe.Close()
+		return nil, 0, false, &InternalError{Phase: "serialize", Program: prog.Name, Err: err}
+	}
+	e.stats.bytes("executables", int64(len(data)))
+	return exe, int64(len(data)), e.put(cache.Executable, key, data), nil
+}
+
+// keepSerialized reports whether executables are wanted though there is no cache.
+func (e *engine) keepSerialized() bool { return false }
+
+// put stores an entry; a cache that can't take it costs a warning and no more.
+func (e *engine) put(kind cache.Kind, key cache.Key, data []byte) bool {
+	if e.store == nil {
+		return false
+	}
+	if err := e.store.Put(kind, key, data); err != nil {
+		e.cfg.Log.Warn("the cache did not take an entry", "reason", err.Error())
+		return false
+	}
+	e.stats.bytes("cache_written", int64(len(data)))
+	return true
+}
+
+func newPlanFile(p *passes.Plan) *planFile {
+	f := &planFile{Steps: p.Steps, Results: p.Results, ResultNames: p.ResultNames}
+	for _, s := range p.Params {
+		f.Params = append(f.Params, slotFile{Name: s.Name, Weight: s.Kind == graph.Weight, DType: s.Shape.DType.String(), Dims: s.Shape.Dimensions, Donated: s.Donated})
+	}
+	return f
+}
+
+// HasPlugin returns nil where the default PJRT plugin is installed, else the error that says how to install it.
+func HasPlugin() error {
+	_, err := plugin.Default()
+	return err
+}

@@ -1,0 +1,187 @@
+package precast
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gomlx/compute/dtypes"
+
+	"precast/backends"
+	"precast/graph"
+	"precast/graph/pipelines"
+)
+
+// tensor is a pipelines.Tensor on the device.
+type tensor struct {
+	e    *engine
+	buf  backends.Buffer
+	once sync.Once
+}
+
+func (e *engine) newTensor(b backends.Buffer) *tensor {
+	t := &tensor{e: e, buf: b}
+	e.mu.Lock()
+	e.live[t] = true
+	e.mu.Unlock()
+	return t
+}
+
+func (t *tensor) Shape() graph.Shape { return t.buf.Shape() }
+
+func (t *tensor) Read(ctx context.Context) ([]byte, error) {
+	start := time.Now()
+	defer func() { t.e.stats.time("", "wait", start) }()
+	out := make([]byte, byteSize(t.buf.Shape()))
+	if err := t.buf.ToHost(ctx, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (t *tensor) Free() {
+	t.once.Do(func() {
+		t.e.mu.Lock()
+		delete(t.e.live, t)
+		t.e.mu.Unlock()
+		// An error here can only say that the buffer was donated: it is gone either way.
+		_ = t.buf.Delete()
+	})
+}
+
+// Put implements pipelines.Executor.
+func (e *engine) Put(shape graph.Shape, data []byte) (pipelines.Tensor, error) {
+	if len(data) != byteSize(shape) {
+		return nil, &InternalError{Phase: "execute", Program: "put", Err: fmt.Errorf("%d bytes for %s", len(data), shape)}
+	}
+	buf, err := e.backend.client.BufferFromHost(data, shape, backends.HostOptions{Semantics: backends.CopyDuringCall})
+	if err != nil {
+		return nil, err
+	}
+	return e.newTensor(buf), nil
+}
+
+// Release implements pipelines.Executor: with --offload model a component's weights leave the device.
+func (e *engine) Release(component string) {
+	if e.cfg.Offload != "model" {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range e.programs {
+		if p.manifest.Component == component {
+			p.bound = nil
+		}
+	}
+	if err := e.weights.release(component); err != nil {
+		e.cfg.Log.Warn("weights could not be freed", "component", component, "reason", err.Error())
+	}
+}
+
+// Run implements pipelines.Executor: the steps of the program's plan, each started without waiting for the one before.
+func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pipelines.Tensor) (map[string]pipelines.Tensor, error) {
+	made, err := e.get(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	err = e.weights.bind(ctx, p, made)
+	e.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	defer func() { e.stats.time(p.Name, "execute", start) }()
+	plan := &made.manifest.Main
+	slots := make(map[int]backends.Buffer, len(plan.Params)+len(plan.Steps))
+	given := map[int]bool{}
+	fault := func(format string, args ...any) error {
+		return &InternalError{Phase: "execute", Program: p.ID(), Err: fmt.Errorf(format, args...)}
+	}
+	for i, q := range plan.Params {
+		if q.Weight {
+			slots[i] = made.bound[i]
+			given[i] = true
+			continue
+		}
+		t, ok := in[q.Name].(*tensor)
+		if !ok {
+			return nil, fault("input %q is not given", q.Name)
+		}
+		if got := t.buf.Shape(); got.DType.String() != q.DType || !slices.Equal(got.Dimensions, q.Dims) {
+			return nil, fault("input %q has shape %s, wanted (%s)%v", q.Name, got, q.DType, q.Dims)
+		}
+		slots[i] = t.buf
+		given[i] = true
+	}
+	// Whatever fails, the values made on the way are freed.
+	var temps []backends.Buffer
+	ok := false
+	defer func() {
+		if !ok {
+			for _, b := range temps {
+				_ = b.Delete()
+			}
+		}
+	}()
+	for i, s := range plan.Steps {
+		args := make([]backends.Buffer, len(s.Args))
+		for k, a := range s.Args {
+			args[k] = slots[a]
+		}
+		var donate []int
+		for _, k := range plan.Executables[s.Program].Donated {
+			if a := s.Args[k]; plan.Params[a].Donated {
+				donate = append(donate, k)
+			}
+		}
+		res, err := made.exes[s.Program].Execute(ctx, args, backends.ExecuteOptions{Donate: donate})
+		e.stats.count(p.Name, "execute")
+		if err != nil {
+			if backends.CodeOf(err) == backends.ResourceExhausted {
+				return nil, asUser(fmt.Errorf("%s: out of memory: %w", p.ID(), err))
+			}
+			return nil, fault("step %d of %d (%s): %w", i+1, len(plan.Steps), s.Scope, err)
+		}
+		temps = append(temps, res...)
+		for k, r := range s.Results {
+			slots[r] = res[k]
+		}
+		for _, a := range s.Args {
+			if !given[a] && made.lastUse[a] == i && slots[a] != nil {
+				_ = slots[a].Delete()
+				slots[a] = nil
+			}
+		}
+	}
+	out := map[string]pipelines.Tensor{}
+	returned := map[int]bool{}
+	for i, r := range plan.Results {
+		name := fmt.Sprintf("result%d", i)
+		if i < len(plan.ResultNames) {
+			name = plan.ResultNames[i]
+		}
+		if given[r] || returned[r] {
+			return nil, fault("result %q is an argument or another result", name)
+		}
+		returned[r] = true
+		out[name] = e.newTensor(slots[r])
+	}
+	ok = true
+	for _, q := range plan.Params {
+		if t, is := in[q.Name].(*tensor); is && q.Donated {
+			t.Free()
+		}
+	}
+	return out, nil
+}
+
+func parseDType(name string) (graph.DType, error) {
+	d, err := dtypes.DTypeString(name)
+	if err != nil || d == dtypes.InvalidDType {
+		return d, fmt.Errorf("dtype %q is not known", name)
+	}
+	return d, nil
+}

@@ -1,0 +1,434 @@
+package pipelines
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	ml "github.com/gomlx/gomlx/core/graph"
+
+	"precast/graph/checkpoint"
+	"precast/graph/models/autoencoderkl"
+	"precast/graph/models/clip"
+	"precast/graph/models/flux"
+	"precast/graph/models/t5"
+	"precast/graph/scheduler"
+	"precast/graph/trace"
+)
+
+// fluxPipeline is FluxPipeline (diffusers, pipelines/flux/pipeline_flux.py): FLUX.1 dev and schnell, text to image.
+type fluxPipeline struct {
+	ck        *checkpoint.Checkpoint
+	opts      Options
+	clip      clip.Config
+	t5        t5.Config
+	flux      flux.Config
+	vae       autoencoderkl.Config
+	scheduler *scheduler.Scheduler
+	encoders  [2]*textEncoder // CLIP; T5, whose length is the request's
+}
+
+func newFlux(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
+	p := &fluxPipeline{ck: ck, opts: o}
+	err := joinErrors(
+		parse(ck, "text_encoder", clip.ParseConfig, &p.clip, "CLIPTextModel"),
+		parse(ck, "text_encoder_2", t5.ParseConfig, &p.t5, "T5EncoderModel"),
+		parse(ck, "transformer", flux.ParseConfig, &p.flux, "FluxTransformer2DModel"),
+		parse(ck, "vae", autoencoderkl.ParseConfig, &p.vae, "AutoencoderKL"),
+	)
+	if err != nil {
+		return nil, err
+	}
+	if p.scheduler, err = newScheduler(ck, o.Scheduler, nil); err != nil {
+		return nil, err
+	}
+	// What one component gives has to be what the next one takes.
+	err = joinErrors(
+		mustEqual(ck, "transformer", "joint_attention_dim", p.flux.JointDim, "text_encoder_2", "d_model", p.t5.Model),
+		mustEqual(ck, "transformer", "pooled_projection_dim", p.flux.PooledDim, "text_encoder", "hidden_size", p.clip.HiddenSize),
+		mustEqual(ck, "transformer", "in_channels", p.flux.InChannels, "vae", "4 x latent_channels", 4*p.vae.LatentChannels),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *fluxPipeline) Class() string { return "FluxPipeline" }
+
+// multiple is what height and width must be multiples of: a latent pixel, times the 2x2 patches.
+func (p *fluxPipeline) multiple() int { return 2 * p.vae.ScaleFactor() }
+
+const fluxMaxSequence = 512
+
+func (p *fluxPipeline) Defaults(r *Request) error {
+	if r.Height == 0 {
+		r.Height = 128 * p.vae.ScaleFactor()
+	}
+	if r.Width == 0 {
+		r.Width = 128 * p.vae.ScaleFactor()
+	}
+	setDefault(&r.NumInferenceSteps, 50, len(r.Sigmas) == 0 && len(r.Timesteps) == 0)
+	if r.GuidanceScale == nil {
+		r.GuidanceScale = ptr(3.5)
+	} else if !p.flux.GuidanceEmbeds && *r.GuidanceScale != 0 {
+		r.warn("guidance_scale has no effect: the transformer has no guidance embedding (guidance_embeds is false, as in FLUX.1 schnell)")
+	}
+	if r.TrueCFGScale == nil {
+		r.TrueCFGScale = ptr(1.0)
+	}
+	if r.MaxSequenceLength == 0 {
+		r.MaxSequenceLength = fluxMaxSequence
+	}
+	var errs []error
+	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > fluxMaxSequence {
+		errs = append(errs, fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", r.MaxSequenceLength, fluxMaxSequence))
+	}
+	if r.ClipSkip != 0 {
+		errs = append(errs, errors.New("clip_skip: FluxPipeline has no such argument"))
+	}
+	if r.GuidanceRescale != 0 {
+		errs = append(errs, errors.New("guidance_rescale: FluxPipeline has no such argument"))
+	}
+	if r.Eta != 0 {
+		errs = append(errs, errors.New("eta: FluxPipeline has no such argument"))
+	}
+	if len(r.Timesteps) > 0 {
+		errs = append(errs, errors.New("timesteps: FluxPipeline has no such argument; give sigmas"))
+	}
+	if len(r.NegativePrompt) > 0 && *r.TrueCFGScale <= 1 {
+		r.warn("negative_prompt has no effect: true_cfg_scale is %g; give one above 1", *r.TrueCFGScale)
+	}
+	if *r.TrueCFGScale > 1 && len(r.NegativePrompt) == 0 {
+		r.warn("true_cfg_scale has no effect without negative_prompt")
+	}
+	return joinErrors(append(errs, r.check(), checkLatents(r, r.Batch(), (r.Height/p.multiple())*(r.Width/p.multiple()), p.flux.InChannels))...)
+}
+
+func (p *fluxPipeline) Sizes(r *Request) Sizes {
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength}
+}
+
+func (p *fluxPipeline) CheckSizes(s Sizes) error {
+	return joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, p.multiple()), checkSide("width", s.Width, p.multiple()))
+}
+
+// programs are the pipeline's programs at one set of sizes.
+type fluxPrograms struct {
+	clip, t5, transformer, unpack, decoder *Program
+}
+
+func (p *fluxPipeline) programs(s Sizes) *fluxPrograms {
+	h, w := s.Height/p.multiple(), s.Width/p.multiple()
+	return &fluxPrograms{
+		clip: &Program{
+			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.clipLength(), Outputs: []string{"pooler_output"}}, p.opts.DType),
+			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %v pooler_output", p.clipLength(), p.opts.DType),
+		},
+		t5: &Program{
+			Network:   t5.New(p.t5, t5.Options{Batch: 1, Length: s.MaxSequenceLength}, p.opts.DType),
+			Component: "text_encoder_2", Aliases: t5Aliases, Spec: fmt.Sprintf("1x%d %v", s.MaxSequenceLength, p.opts.DType),
+		},
+		transformer: &Program{
+			Network:   flux.New(p.flux, flux.Options{Batch: s.Batch, TextLength: s.MaxSequenceLength, ImageLength: h * w}, p.opts.DType),
+			Component: "transformer", Spec: fmt.Sprintf("%dx%d image tokens, %d text tokens, %v", s.Batch, h*w, s.MaxSequenceLength, p.opts.DType),
+		},
+		unpack: p.unpackProgram(s.Batch, h, w),
+		decoder: &Program{
+			Network:   autoencoderkl.NewDecoder(p.vae, autoencoderkl.Sizes{Batch: 1, Height: 2 * h, Width: 2 * w, DType: p.opts.DType}),
+			Component: "vae", Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", 2*h, 2*w, p.opts.DType),
+		},
+	}
+}
+
+func (p *fluxPipeline) clipLength() int {
+	return min(p.clip.MaxPositions, 77)
+}
+
+// unpackProgram turns packed latents [B, h*w, 4C] into what the decoder takes: for each picture [1, C, 2h, 2w], unscaled (pipeline_flux.py,
+// _unpack_latents: element 4c+2p+q of token (i, j) is latent pixel (2i+p, 2j+q) of channel c).
+func (p *fluxPipeline) unpackProgram(b, h, w int) *Program {
+	c := p.vae.LatentChannels
+	n := trace.Network{Name: "unpack", Class: "unpack", DType: float32Type, Inputs: []trace.Input{{Name: "latents", Shape: f32(b, h*w, 4*c)}}}
+	for k := range b {
+		n.Outputs = append(n.Outputs, fmt.Sprintf("latents%d", k))
+	}
+	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
+		x := ml.Reshape(in["latents"], b, h, w, c, 2, 2)
+		x = ml.TransposeAllDims(x, 0, 3, 1, 4, 2, 5)
+		x = ml.Reshape(x, b, c, 2*h, 2*w)
+		return unscale(x, p.vae, p.opts.DType)
+	}
+	return &Program{Network: n, Spec: fmt.Sprintf("%dx%dx%d %v", b, 2*h, 2*w, p.opts.DType)}
+}
+
+func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
+	ps := p.programs(s)
+	kind := plain
+	if r != nil && r.TrueCFGScale != nil && *r.TrueCFGScale > 1 && len(r.NegativePrompt) > 0 {
+		kind = guided
+	}
+	steps := 4
+	if r != nil && r.NumInferenceSteps > 0 {
+		steps = r.NumInferenceSteps
+	}
+	schedule, err := p.schedule(&Request{NumInferenceSteps: steps}, (s.Height/p.multiple())*(s.Width/p.multiple()))
+	if err != nil {
+		return nil, err
+	}
+	step := stepProgram([]int{s.Batch, (s.Height / p.multiple()) * (s.Width / p.multiple()), p.flux.InChannels}, schedule.Slots, kind, p.opts.DType)
+	return []*Program{ps.clip, ps.t5, ps.transformer, step, ps.unpack, ps.decoder}, nil
+}
+
+func (p *fluxPipeline) ActivationBytes(s Sizes) int64 {
+	size := int64(p.opts.DType.Size())
+	b, img := int64(s.Batch), int64(s.Height/p.multiple())*int64(s.Width/p.multiple())
+	tokens := img + int64(s.MaxSequenceLength)
+	d := int64(p.flux.Dim())
+	// Query, key, value, the stream and its norm, the MLP's inner width twice; the scores of one head at a time are the least any backend holds.
+	transformer := b * tokens * (d*13*size + tokens*4)
+	return max(transformer, vaeBytes(p.vae, s))
+}
+
+// schedule computes the sampler's plan for a number of image tokens.
+func (p *fluxPipeline) schedule(r *Request, tokens int) (*scheduler.Schedule, error) {
+	o := scheduler.Options{Steps: r.NumInferenceSteps, Sigmas: r.Sigmas}
+	if len(o.Sigmas) == 0 && !p.scheduler.UsesFlowSigmas() {
+		o.Sigmas = scheduler.FlowSigmas(r.NumInferenceSteps)
+	}
+	o.Mu = ptr(p.scheduler.ShiftRange().Mu(tokens))
+	return p.scheduler.Schedule(o)
+}
+
+func (p *fluxPipeline) open() error {
+	if p.encoders[0] != nil {
+		return nil
+	}
+	clipTok, err := openTokenizer(p.ck, "tokenizer")
+	if err != nil {
+		return err
+	}
+	t5Tok, err := openTokenizer(p.ck, "tokenizer_2")
+	if err != nil {
+		return err
+	}
+	p.encoders = [2]*textEncoder{
+		{component: "text_encoder", tok: clipTok, vocab: p.clip.VocabSize, length: p.clipLength(), limit: fmt.Sprintf("the %d tokens that CLIP takes", p.clipLength())},
+		{component: "text_encoder_2", tok: t5Tok, vocab: p.t5.VocabSize},
+	}
+	return nil
+}
+
+func (p *fluxPipeline) Prepare() error { return p.open() }
+
+func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*Output, error) {
+	if err := p.open(); err != nil {
+		return nil, err
+	}
+	s := p.Sizes(r)
+	ps := p.programs(s)
+	h, w := s.Height/p.multiple(), s.Width/p.multiple()
+	schedule, err := p.schedule(r, h*w)
+	if err != nil {
+		return nil, err
+	}
+	trueCFG := *r.TrueCFGScale > 1 && len(r.NegativePrompt) > 0
+
+	t5enc := *p.encoders[1]
+	t5enc.length, t5enc.limit = s.MaxSequenceLength, fmt.Sprintf("max_sequence_length, %d tokens", s.MaxSequenceLength)
+	var pooled, embeds, negPooled, negEmbeds [][]float32
+	encode := func(text, text2 string) (pool, emb []float32, err error) {
+		a, err := p.encoders[0].encode(ctx, ex, r, ps.clip, text)
+		if err != nil {
+			return nil, nil, err
+		}
+		b, err := t5enc.encode(ctx, ex, r, ps.t5, text2)
+		if err != nil {
+			return nil, nil, err
+		}
+		return a["pooler_output"], b["last_hidden_state"], nil
+	}
+	for i, text := range r.Prompt {
+		text2, ok := textFor(r.Prompt2, i)
+		if !ok {
+			text2 = text
+		}
+		pool, emb, err := encode(text, text2)
+		if err != nil {
+			return nil, err
+		}
+		pooled, embeds = append(pooled, pool), append(embeds, emb)
+	}
+	for i := range r.Prompt {
+		if !trueCFG {
+			break
+		}
+		text, _ := textFor(r.NegativePrompt, i)
+		text2, ok := textFor(r.NegativePrompt2, i)
+		if !ok {
+			text2 = text
+		}
+		pool, emb, err := encode(text, text2)
+		if err != nil {
+			return nil, err
+		}
+		negPooled, negEmbeds = append(negPooled, pool), append(negEmbeds, emb)
+	}
+	ex.Release("text_encoder")
+	ex.Release("text_encoder_2")
+
+	var fixed tensorList
+	defer func() { fixed.free() }()
+	keep := func(t Tensor, err error) (Tensor, error) {
+		if err == nil {
+			fixed.add(t)
+		}
+		return t, err
+	}
+	conditions := func(pooled, embeds [][]float32) (map[string]Tensor, error) {
+		a, err := keep(batch(ex, pooled, r.NumImagesPerPrompt, p.opts.DType, p.flux.PooledDim))
+		if err != nil {
+			return nil, err
+		}
+		b, err := keep(batch(ex, embeds, r.NumImagesPerPrompt, p.opts.DType, s.MaxSequenceLength, p.flux.JointDim))
+		if err != nil {
+			return nil, err
+		}
+		return map[string]Tensor{"pooled_projections": a, "encoder_hidden_states": b}, nil
+	}
+	for i := range embeds {
+		r.observe("prompt_embeds", hostFloats(embeds[i], 1, s.MaxSequenceLength, p.flux.JointDim))
+		r.observe("pooled_prompt_embeds", hostFloats(pooled[i], 1, p.flux.PooledDim))
+	}
+	for i := range negEmbeds {
+		r.observe("negative_prompt_embeds", hostFloats(negEmbeds[i], 1, s.MaxSequenceLength, p.flux.JointDim))
+		r.observe("negative_pooled_prompt_embeds", hostFloats(negPooled[i], 1, p.flux.PooledDim))
+	}
+	inputs, err := conditions(pooled, embeds)
+	if err != nil {
+		return nil, err
+	}
+	var negative map[string]Tensor
+	if trueCFG {
+		if negative, err = conditions(negPooled, negEmbeds); err != nil {
+			return nil, err
+		}
+	}
+	cos, sin := flux.RoPE(p.flux, s.MaxSequenceLength, h, w)
+	rope := []int{s.MaxSequenceLength + h*w, p.flux.HeadDim}
+	for name, v := range map[string][]float32{"rotary_cos": cos, "rotary_sin": sin} {
+		t, err := keep(ex.Put(f32(rope...), float32Bytes(v)))
+		if err != nil {
+			return nil, err
+		}
+		inputs[name] = t
+	}
+	if p.flux.GuidanceEmbeds {
+		t, err := keep(ex.Put(f32(s.Batch), float32Bytes(slices.Repeat([]float32{float32(*r.GuidanceScale)}, s.Batch))))
+		if err != nil {
+			return nil, err
+		}
+		inputs["guidance"] = t
+	}
+
+	gens := newGenerators(r.Seed, s.Batch)
+	draw := func() []float32 {
+		return packLatents(gens.randn(p.vae.LatentChannels, 2*h, 2*w), s.Batch, p.vae.LatentChannels, h, w)
+	}
+	var start []float32
+	if r.Latents != nil {
+		start = float32s(r.Latents.Data)
+	} else {
+		start = draw()
+	}
+	l := &loop{
+		ex: ex, req: r, latents: start, dims: []int{s.Batch, h * w, p.flux.InChannels}, draw: func() []float32 { return gens.randn(h*w, p.flux.InChannels) },
+		schedule: schedule, dtype: p.opts.DType, component: "transformer",
+	}
+	if trueCFG {
+		l.kind, l.scale = guided, *r.TrueCFGScale
+	}
+	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
+		// The pipeline divides by 1000 in the latents' dtype; the network multiplies again.
+		t := float32(schedule.Calls[i].Timestep) / 1000
+		ts, err := ex.Put(f32(s.Batch), float32Bytes(slices.Repeat([]float32{t}, s.Batch)))
+		if err != nil {
+			return nil, nil, err
+		}
+		defer ts.Free()
+		call := func(over map[string]Tensor) (Tensor, error) {
+			in := map[string]Tensor{"hidden_states": input, "timestep": ts}
+			for name, v := range inputs {
+				in[name] = v
+			}
+			for name, v := range over {
+				in[name] = v
+			}
+			out, err := ex.Run(ctx, ps.transformer, in)
+			return out["sample"], err
+		}
+		if cond, err = call(nil); err != nil || !trueCFG {
+			return cond, nil, err
+		}
+		if uncond, err = call(negative); err != nil {
+			cond.Free()
+		}
+		return cond, uncond, err
+	}
+	latents, err := l.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ex.Release("transformer")
+	images, err := decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s.Batch, s.Height, s.Width)
+	if err != nil {
+		return nil, err
+	}
+	ex.Release("vae")
+	out := &Output{Images: images, Params: describe(r, p.Class(), p.scheduler.Class)}
+	for k := range out.Params {
+		extra := map[string]any{"max_sequence_length": s.MaxSequenceLength}
+		if trueCFG {
+			extra["true_cfg_scale"] = *r.TrueCFGScale
+		}
+		if t, ok := textFor(r.Prompt2, k/r.NumImagesPerPrompt); ok {
+			extra["prompt_2"] = t
+		}
+		out.Params[k].Extra = extra
+	}
+	return out, nil
+}
+
+// packLatents packs [B, C, 2h, 2w] into tokens [B, h*w, 4C] (pipeline_flux.py, _pack_latents).
+func packLatents(v []float32, b, c, h, w int) []float32 {
+	out := make([]float32, len(v))
+	for k := range b {
+		for ch := range c {
+			for y := range 2 * h {
+				for x := range 2 * w {
+					token := (y/2)*w + x/2
+					out[((k*h*w)+token)*4*c+4*ch+2*(y%2)+x%2] = v[((k*c+ch)*2*h+y)*2*w+x]
+				}
+			}
+		}
+	}
+	return out
+}
+
+func vaeBytes(c autoencoderkl.Config, s Sizes) int64 {
+	px := int64(s.Height) * int64(s.Width)
+	widest := c.BlockOutChannels[0]
+	if len(c.BlockOutChannels) > 1 {
+		widest = c.BlockOutChannels[1]
+	}
+	return px * int64(widest) * 4 * 3
+}
+
+func setDefault(v *int, def int, when bool) {
+	if *v == 0 && when {
+		*v = def
+	}
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -1,0 +1,113 @@
+package pipelines
+
+import (
+	"fmt"
+	"slices"
+
+	ml "github.com/gomlx/gomlx/core/graph"
+
+	"precast/graph"
+	"precast/graph/checkpoint"
+	"precast/graph/models/autoencoderkl"
+	"precast/graph/tokenizer"
+)
+
+// Other spellings of text encoder keys: CLIP's with or without the level that transformers 5 dropped; T5's embedding under its second name.
+var (
+	clipAliases = []checkpoint.Alias{{Pattern: `^text_model\.(.*)$`, Stored: "$1"}}
+	t5Aliases   = []checkpoint.Alias{{Pattern: `^shared\.weight$`, Stored: "encoder.embed_tokens.weight"}}
+)
+
+// parse reads a component's config into *to.
+func parse[C any](ck *checkpoint.Checkpoint, name string, parse func(*checkpoint.Config) (C, error), to *C, known ...string) error {
+	cfg, err := componentConfig(ck, name, known...)
+	if err != nil {
+		return err
+	}
+	c, err := parse(cfg)
+	if err != nil {
+		return err
+	}
+	*to = c
+	return nil
+}
+
+func mustEqual(ck *checkpoint.Checkpoint, a, keyA string, va int, b, keyB string, vb int) error {
+	if va == vb {
+		return nil
+	}
+	return fmt.Errorf("%s: the components do not fit together: %s has %s %d, %s has %s %d; they must be equal", ck.Dir(), a, keyA, va, b, keyB, vb)
+}
+
+func openTokenizer(ck *checkpoint.Checkpoint, name string) (tokenizer.Tokenizer, error) {
+	comp, err := ck.Component(name)
+	if err != nil {
+		return nil, err
+	}
+	return tokenizer.Open(comp.Dir(), comp.Class)
+}
+
+// unscale takes latents [B, C, h, w] to the scale of the autoencoder and splits them by picture, in the dtype of the decoder.
+func unscale(x *ml.Node, c autoencoderkl.Config, dtype graph.DType) []*ml.Node {
+	dims := x.Shape().Dimensions
+	if len(c.LatentsMean) > 0 && len(c.LatentsStd) > 0 {
+		std := ml.Reshape(ml.Const(x.Graph(), toFloat32(c.LatentsStd)), 1, dims[1], 1, 1)
+		mean := ml.Reshape(ml.Const(x.Graph(), toFloat32(c.LatentsMean)), 1, dims[1], 1, 1)
+		x = ml.Add(ml.DivScalar(ml.Mul(x, ml.BroadcastToShape(std, x.Shape())), c.ScalingFactor), ml.BroadcastToShape(mean, x.Shape()))
+	} else {
+		x = ml.DivScalar(x, c.ScalingFactor)
+		if c.ShiftFactor != 0 {
+			x = ml.AddScalar(x, c.ShiftFactor)
+		}
+	}
+	x = ml.ConvertDType(x, dtype)
+	var out []*ml.Node
+	for k := range dims[0] {
+		out = append(out, ml.Slice(x, ml.AxisRange(k, k+1), ml.AxisRange(), ml.AxisRange(), ml.AxisRange()))
+	}
+	return out
+}
+
+func toFloat32(v []float64) []float32 {
+	out := make([]float32, len(v))
+	for i, x := range v {
+		out[i] = float32(x)
+	}
+	return out
+}
+
+func checkBatch(b int) error {
+	const largest = 1024
+	if b < 1 || b > largest {
+		return fmt.Errorf("batch: found %d pictures, wanted 1 to %d", b, largest)
+	}
+	return nil
+}
+
+// checkLatents checks the shape of given latents.
+func checkLatents(r *Request, want ...int) error {
+	if r.Latents == nil {
+		return nil
+	}
+	if !slices.Equal(r.Latents.Shape.Dimensions, want) || r.Latents.Shape.DType != float32Type {
+		return fmt.Errorf("latents: found %s, wanted float32 %v for this batch and size", r.Latents.Shape, want)
+	}
+	return nil
+}
+
+// describe fills in the parameters of each picture that every pipeline has.
+func describe(r *Request, pipeline, scheduler string) []Params {
+	var out []Params
+	for k := range r.Batch() {
+		p := Params{
+			Prompt: r.Prompt[k/r.NumImagesPerPrompt], Height: r.Height, Width: r.Width, NumInferenceSteps: r.NumInferenceSteps,
+			GuidanceScale: *r.GuidanceScale, Scheduler: scheduler, Pipeline: pipeline,
+		}
+		p.NegativePrompt, _ = textFor(r.NegativePrompt, k/r.NumImagesPerPrompt)
+		if r.Latents == nil {
+			p.Seed = ptr(r.Seed + uint64(k))
+		}
+		out = append(out, p)
+	}
+	return out
+}

@@ -1,0 +1,154 @@
+// Package pipelines knows how diffusers' pipelines put their networks together: which components a class has, which programs a set of sizes
+// needs, and the recipe from a prompt to decoded pictures.
+//
+// A recipe runs against an Executor, which compiles (or finds) each Program and holds the tensors; nothing here knows a backend.
+// The step loop is host code: a step is two or three programs that take every scalar as an argument, so another prompt, seed, guidance
+// scale or number of steps needs no other program.
+//
+// To add a pipeline: one file with a type that implements Pipeline, and its class name in the table in New.
+package pipelines
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"precast/graph"
+	"precast/graph/checkpoint"
+	"precast/graph/scheduler"
+	"precast/graph/trace"
+)
+
+// Sizes are the static sizes that programs are compiled for: everything about a request that is part of a shape.
+type Sizes struct {
+	// Batch is the number of pictures made together: prompts times images per prompt.
+	Batch int `json:"batch"`
+	// Height and Width are in pixels.
+	Height int `json:"height"`
+	Width  int `json:"width"`
+	// MaxSequenceLength is the number of text tokens of the encoder that has a choice (T5 in FLUX.1); 0 where the pipeline has none.
+	MaxSequenceLength int `json:"max_sequence_length,omitempty"`
+}
+
+// String is the sizes as users write them: "1x512x512", and the text length where there is one.
+func (s Sizes) String() string {
+	t := fmt.Sprintf("batch %d, %dx%d (height x width)", s.Batch, s.Height, s.Width)
+	if s.MaxSequenceLength > 0 {
+		t += fmt.Sprintf(", %d text tokens", s.MaxSequenceLength)
+	}
+	return t
+}
+
+// Program is one compiled unit of a pipeline: a network at its sizes, and whose weights it reads.
+type Program struct {
+	trace.Network
+	// Component is the checkpoint folder that the weights come from ("vae"), empty for a program without weights.
+	Component string
+	// Aliases are other spellings of the network's checkpoint keys that old files use.
+	Aliases []checkpoint.Alias
+	// Spec says every static size and choice that the network was made from; with Name it identifies the program within its pipeline.
+	Spec string
+	// Donate names inputs whose memory the program may reuse for its results.
+	Donate []string
+}
+
+// ID names the program within its pipeline.
+func (p *Program) ID() string { return p.Name + "[" + p.Spec + "]" }
+
+// Tensor is a value held by an Executor.
+type Tensor interface {
+	Shape() graph.Shape
+	// Read waits for the value and returns it: little-endian elements, row-major.
+	Read(ctx context.Context) ([]byte, error)
+	// Free gives the memory back; a second call does nothing.
+	Free()
+}
+
+// Executor runs programs.
+type Executor interface {
+	// Run executes p on inputs by name and returns its results by name. It returns before the values are ready. Donated inputs are freed.
+	Run(ctx context.Context, p *Program, in map[string]Tensor) (map[string]Tensor, error)
+	// Put copies data (little-endian, row-major) to the device.
+	Put(shape graph.Shape, data []byte) (Tensor, error)
+	// Release tells that a component's programs are not needed again in this request.
+	Release(component string)
+}
+
+// Pipeline is one pipeline of a checkpoint.
+type Pipeline interface {
+	// Class is the class name in model_index.json.
+	Class() string
+	// Defaults fills in what the request leaves open and checks every argument; problems name the argument. It does no work.
+	Defaults(req *Request) error
+	// Sizes are the static sizes that a request (with its defaults filled in) needs.
+	Sizes(req *Request) Sizes
+	// CheckSizes refuses sizes that the model cannot do, naming the nearest that it can.
+	CheckSizes(s Sizes) error
+	// Programs lists what has to be compiled for the sizes, in order of use. A request may choose fewer.
+	Programs(s Sizes, req *Request) ([]*Program, error)
+	// ActivationBytes estimates the largest sum of live activations over the programs.
+	ActivationBytes(s Sizes) int64
+	// Prepare opens what Generate needs besides programs and weights, so that a missing tokenizer is found before any work.
+	Prepare() error
+	// Generate makes the pictures.
+	Generate(ctx context.Context, ex Executor, req *Request) (*Output, error)
+}
+
+// Classes are the pipeline classes that are supported, sorted.
+func Classes() []string { return slices.Sorted(maps.Keys(classes)) }
+
+var classes = map[string]func(*checkpoint.Checkpoint, Options) (Pipeline, error){
+	"FluxPipeline":            newFlux,
+	"StableDiffusionPipeline": newStableDiffusion,
+}
+
+// Options are choices that hold for all of a pipeline's programs.
+type Options struct {
+	// DType is the dtype that the networks compute in.
+	DType graph.DType
+	// Scheduler replaces the checkpoint's scheduler: CLASS[,key=value...]; empty keeps it.
+	Scheduler string
+}
+
+// New makes the pipeline that the checkpoint's model_index.json names. Problems in configs are reported all at once, each with file and key.
+func New(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
+	class := ck.Class()
+	make, ok := classes[class]
+	if !ok {
+		return nil, fmt.Errorf("%s: pipeline class %q is not supported; known are %s", ck.Path("model_index.json"), class, strings.Join(Classes(), ", "))
+	}
+	return make(ck, o)
+}
+
+// componentConfig returns the parsed config of a component that must be there with one of the given classes.
+func componentConfig(ck *checkpoint.Checkpoint, name string, known ...string) (*checkpoint.Config, error) {
+	comp, err := ck.Component(name)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Contains(known, comp.Class) {
+		return nil, fmt.Errorf("%s: component %q has class %q; %s knows %s", ck.Path("model_index.json"), name, comp.Class, ck.Class(), strings.Join(known, ", "))
+	}
+	return comp.Config()
+}
+
+// newScheduler makes the checkpoint's scheduler or the one that the options ask for in its place.
+func newScheduler(ck *checkpoint.Checkpoint, override string, adjust func(*checkpoint.Config)) (*scheduler.Scheduler, error) {
+	comp, err := ck.Component("scheduler")
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := comp.Config()
+	if err != nil {
+		return nil, err
+	}
+	if adjust != nil {
+		adjust(cfg)
+	}
+	if override != "" {
+		return scheduler.Parse(override, cfg)
+	}
+	return scheduler.New(comp.Class, cfg)
+}

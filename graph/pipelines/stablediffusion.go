@@ -1,0 +1,314 @@
+package pipelines
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	ml "github.com/gomlx/gomlx/core/graph"
+
+	"precast/graph/checkpoint"
+	"precast/graph/models/autoencoderkl"
+	"precast/graph/models/clip"
+	"precast/graph/models/unet2d"
+	"precast/graph/scheduler"
+	"precast/graph/trace"
+)
+
+// sdPipeline is StableDiffusionPipeline (diffusers, pipelines/stable_diffusion/pipeline_stable_diffusion.py), text to image.
+type sdPipeline struct {
+	ck        *checkpoint.Checkpoint
+	opts      Options
+	clip      clip.Config
+	unet      unet2d.Config
+	vae       autoencoderkl.Config
+	scheduler *scheduler.Scheduler
+	encoder   *textEncoder
+}
+
+func newStableDiffusion(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
+	p := &sdPipeline{ck: ck, opts: o}
+	err := joinErrors(
+		parse(ck, "text_encoder", clip.ParseConfig, &p.clip, "CLIPTextModel"),
+		parse(ck, "unet", unet2d.ParseConfig, &p.unet, "UNet2DConditionModel"),
+		parse(ck, "vae", autoencoderkl.ParseConfig, &p.vae, "AutoencoderKL"),
+	)
+	if err != nil {
+		return nil, err
+	}
+	if p.scheduler, err = newScheduler(ck, o.Scheduler, func(cfg *checkpoint.Config) { sdSchedulerConfig(ck, cfg) }); err != nil {
+		return nil, err
+	}
+	if p.unet.PooledDim() != 0 {
+		return nil, fmt.Errorf("%s: addition_embed_type is set, which StableDiffusionPipeline does not feed; the folder may be of another pipeline class", ck.Path("unet", "config.json"))
+	}
+	if ck.Has("safety_checker") {
+		ck.Note("the safety_checker is not run: pictures are not screened")
+	}
+	err = joinErrors(
+		mustEqual(ck, "unet", "cross_attention_dim", p.unet.TextDim(), "text_encoder", "hidden_size", p.clip.HiddenSize),
+		mustEqual(ck, "unet", "in_channels", p.unet.InChannels, "vae", "latent_channels", p.vae.LatentChannels),
+		mustEqual(ck, "unet", "out_channels", p.unet.OutChannels, "vae", "latent_channels", p.vae.LatentChannels),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// sdSchedulerConfig changes outdated settings as StableDiffusionPipeline's constructor does.
+func sdSchedulerConfig(ck *checkpoint.Checkpoint, cfg *checkpoint.Config) {
+	set := func(key string, value string) {
+		ck.Note("%s: %s is taken as %s, as diffusers does for this pipeline", cfg.File(), key, value)
+		if err := cfg.Set(key, json.RawMessage(value)); err != nil {
+			panic("BUG: " + err.Error())
+		}
+	}
+	if cfg.Has("steps_offset") && cfg.Int("steps_offset", 1) != 1 {
+		set("steps_offset", "1")
+	}
+	if cfg.Bool("clip_sample", false) {
+		set("clip_sample", "false")
+	}
+}
+
+func (p *sdPipeline) Class() string { return "StableDiffusionPipeline" }
+
+func (p *sdPipeline) Defaults(r *Request) error {
+	scale := p.vae.ScaleFactor()
+	for _, side := range []struct {
+		v   *int
+		def int
+	}{{&r.Height, p.unet.SampleSize[0]}, {&r.Width, p.unet.SampleSize[1]}} {
+		if *side.v == 0 {
+			*side.v = side.def * scale
+		}
+	}
+	setDefault(&r.NumInferenceSteps, 50, len(r.Sigmas) == 0 && len(r.Timesteps) == 0)
+	if r.GuidanceScale == nil {
+		r.GuidanceScale = ptr(7.5)
+	}
+	var errs []error
+	if r.MaxSequenceLength != 0 {
+		errs = append(errs, errors.New("max_sequence_length: StableDiffusionPipeline has no such argument"))
+	}
+	if r.TrueCFGScale != nil {
+		errs = append(errs, errors.New("true_cfg_scale: StableDiffusionPipeline has no such argument; guidance_scale is what it has"))
+	}
+	if len(r.Prompt2) > 0 || len(r.NegativePrompt2) > 0 {
+		errs = append(errs, errors.New("prompt_2: StableDiffusionPipeline has one text encoder; give prompt"))
+	}
+	if r.ClipSkip >= p.clip.Layers {
+		errs = append(errs, fmt.Errorf("clip_skip: found %d, wanted less than the text encoder's %d layers", r.ClipSkip, p.clip.Layers))
+	}
+	if len(r.NegativePrompt) > 0 && *r.GuidanceScale <= 1 {
+		r.warn("negative_prompt has no effect: guidance_scale is %g; give one above 1", *r.GuidanceScale)
+	}
+	return joinErrors(append(errs, r.check(), checkLatents(r, r.Batch(), p.unet.InChannels, r.Height/scale, r.Width/scale))...)
+}
+
+func (p *sdPipeline) Sizes(r *Request) Sizes {
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width}
+}
+
+func (p *sdPipeline) CheckSizes(s Sizes) error {
+	m := p.vae.ScaleFactor()
+	return joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, m), checkSide("width", s.Width, m))
+}
+
+type sdPrograms struct {
+	encoder, skipping, unet, unpack, decoder *Program
+}
+
+func (p *sdPipeline) programs(s Sizes, clipSkip int) *sdPrograms {
+	h, w := s.Height/p.vae.ScaleFactor(), s.Width/p.vae.ScaleFactor()
+	text := func(skip int) *Program {
+		return &Program{
+			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.clip.MaxPositions, Outputs: []string{"last_hidden_state"}, ClipSkip: skip}, p.opts.DType),
+			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %v last_hidden_state clip_skip=%d", p.clip.MaxPositions, p.opts.DType, skip),
+		}
+	}
+	ps := &sdPrograms{
+		encoder: text(0),
+		unet: &Program{
+			Network:   unet2d.New(p.unet, unet2d.Sizes{Batch: s.Batch, Height: h, Width: w, SequenceLength: p.clip.MaxPositions, DType: p.opts.DType}),
+			Component: "unet", Spec: fmt.Sprintf("%dx%dx%d, %d text tokens, %v", s.Batch, h, w, p.clip.MaxPositions, p.opts.DType),
+		},
+		unpack: p.unpackProgram(s.Batch, h, w),
+		decoder: &Program{
+			Network:   autoencoderkl.NewDecoder(p.vae, autoencoderkl.Sizes{Batch: 1, Height: h, Width: w, DType: p.opts.DType}),
+			Component: "vae", Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", h, w, p.opts.DType),
+		},
+	}
+	ps.skipping = ps.encoder
+	if clipSkip > 0 {
+		ps.skipping = text(clipSkip)
+	}
+	return ps
+}
+
+// unpackProgram takes latents [B, C, h, w] to the autoencoder's scale and splits them by picture.
+func (p *sdPipeline) unpackProgram(b, h, w int) *Program {
+	n := trace.Network{Name: "unpack", Class: "unpack", DType: float32Type, Inputs: []trace.Input{{Name: "latents", Shape: f32(b, p.vae.LatentChannels, h, w)}}}
+	for k := range b {
+		n.Outputs = append(n.Outputs, fmt.Sprintf("latents%d", k))
+	}
+	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
+		return unscale(in["latents"], p.vae, p.opts.DType)
+	}
+	return &Program{Network: n, Spec: fmt.Sprintf("%dx%dx%d %v", b, h, w, p.opts.DType)}
+}
+
+func (p *sdPipeline) kind(r *Request) stepKind {
+	switch {
+	case *r.GuidanceScale <= 1:
+		return plain
+	case r.GuidanceRescale > 0:
+		return rescaled
+	}
+	return guided
+}
+
+func (p *sdPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
+	o, kind, skip := scheduler.Options{Steps: 10}, guided, 0
+	if r != nil {
+		kind, skip = p.kind(r), r.ClipSkip
+		if r.NumInferenceSteps > 0 {
+			o.Steps = r.NumInferenceSteps
+		}
+	}
+	schedule, err := p.scheduler.Schedule(o)
+	if err != nil {
+		return nil, err
+	}
+	ps := p.programs(s, skip)
+	scale := p.vae.ScaleFactor()
+	step := stepProgram([]int{s.Batch, p.unet.InChannels, s.Height / scale, s.Width / scale}, schedule.Slots, kind, p.opts.DType)
+	out := []*Program{ps.encoder}
+	if ps.skipping != ps.encoder {
+		out = append(out, ps.skipping)
+	}
+	return append(out, ps.unet, step, ps.unpack, ps.decoder), nil
+}
+
+func (p *sdPipeline) ActivationBytes(s Sizes) int64 {
+	scale := p.vae.ScaleFactor()
+	tokens := int64(s.Height/scale) * int64(s.Width/scale)
+	c := int64(p.unet.BlockOutChannels[0])
+	// The first level's activations with the skips that wait for the way up; the scores of one head at a time are the least any backend holds.
+	unet := int64(s.Batch) * tokens * (c*20*int64(p.opts.DType.Size()) + tokens*4)
+	return max(unet, vaeBytes(p.vae, s))
+}
+
+func (p *sdPipeline) open() error {
+	if p.encoder != nil {
+		return nil
+	}
+	tok, err := openTokenizer(p.ck, "tokenizer")
+	if err != nil {
+		return err
+	}
+	p.encoder = &textEncoder{component: "text_encoder", tok: tok, vocab: p.clip.VocabSize, length: p.clip.MaxPositions, limit: fmt.Sprintf("the %d tokens that CLIP takes", p.clip.MaxPositions)}
+	return nil
+}
+
+func (p *sdPipeline) Prepare() error { return p.open() }
+
+func (p *sdPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*Output, error) {
+	if err := p.open(); err != nil {
+		return nil, err
+	}
+	s := p.Sizes(r)
+	ps := p.programs(s, r.ClipSkip)
+	kind := p.kind(r)
+	scale := p.vae.ScaleFactor()
+	dims := []int{s.Batch, p.unet.InChannels, s.Height / scale, s.Width / scale}
+	schedule, err := p.scheduler.Schedule(scheduler.Options{Steps: r.NumInferenceSteps, Sigmas: r.Sigmas, Timesteps: r.Timesteps, Eta: r.Eta})
+	if err != nil {
+		return nil, err
+	}
+
+	text := []int{p.clip.MaxPositions, p.clip.HiddenSize}
+	encodeAll := func(name string, program *Program, of func(i int) string) (Tensor, error) {
+		var rows [][]float32
+		for i := range r.Prompt {
+			out, err := p.encoder.encode(ctx, ex, r, program, of(i))
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, out["last_hidden_state"])
+			r.observe(name, hostFloats(out["last_hidden_state"], 1, text[0], text[1]))
+		}
+		return batch(ex, rows, r.NumImagesPerPrompt, p.opts.DType, text...)
+	}
+	embeds, err := encodeAll("prompt_embeds", ps.skipping, func(i int) string { return r.Prompt[i] })
+	if err != nil {
+		return nil, err
+	}
+	defer embeds.Free()
+	var negative Tensor
+	if kind != plain {
+		// clip_skip is for the prompt alone: encode_prompt takes the negative one's last hidden state.
+		negative, err = encodeAll("negative_prompt_embeds", ps.encoder, func(i int) string { t, _ := textFor(r.NegativePrompt, i); return t })
+		if err != nil {
+			return nil, err
+		}
+		defer negative.Free()
+	}
+	ex.Release("text_encoder")
+
+	gens := newGenerators(r.Seed, s.Batch)
+	draw := func() []float32 { return gens.randn(dims[1:]...) }
+	l := &loop{ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind, scale: *r.GuidanceScale, dtype: p.opts.DType, component: "unet"}
+	if r.Latents != nil {
+		l.latents = float32s(r.Latents.Data)
+	} else {
+		l.latents = draw()
+	}
+	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
+		ts, err := ex.Put(f32(), float32Bytes([]float32{float32(schedule.Calls[i].Timestep)}))
+		if err != nil {
+			return nil, nil, err
+		}
+		defer ts.Free()
+		call := func(embeds Tensor) (Tensor, error) {
+			out, err := ex.Run(ctx, ps.unet, map[string]Tensor{"sample": input, "timestep": ts, "encoder_hidden_states": embeds})
+			return out["sample"], err
+		}
+		if cond, err = call(embeds); err != nil || kind == plain {
+			return cond, nil, err
+		}
+		if uncond, err = call(negative); err != nil {
+			cond.Free()
+		}
+		return cond, uncond, err
+	}
+	latents, err := l.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ex.Release("unet")
+	images, err := decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s.Batch, s.Height, s.Width)
+	if err != nil {
+		return nil, err
+	}
+	ex.Release("vae")
+	out := &Output{Images: images, Params: describe(r, p.Class(), p.scheduler.Class)}
+	for k := range out.Params {
+		extra := map[string]any{}
+		if r.ClipSkip > 0 {
+			extra["clip_skip"] = r.ClipSkip
+		}
+		if r.GuidanceRescale > 0 {
+			extra["guidance_rescale"] = r.GuidanceRescale
+		}
+		if r.Eta > 0 {
+			extra["eta"] = r.Eta
+		}
+		if len(extra) > 0 {
+			out.Params[k].Extra = extra
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,101 @@
+package pipelines
+
+import (
+	"fmt"
+
+	"github.com/gomlx/compute/dtypes"
+	ml "github.com/gomlx/gomlx/core/graph"
+
+	"precast/graph"
+	"precast/graph/scheduler"
+	"precast/graph/trace"
+)
+
+// stepKind says what a step does with the denoiser's outputs before the scheduler.
+type stepKind int
+
+const (
+	// plain: the scheduler is given the denoiser's output.
+	plain stepKind = iota
+	// guided: uncond + guidance_scale (cond - uncond), classifier-free guidance (Ho and Salimans 2022, https://arxiv.org/abs/2207.12598).
+	guided
+	// rescaled: guided, then mixed with itself at cond's standard deviation (Lin et al. 2023, https://arxiv.org/abs/2305.08891, section 3.4).
+	rescaled
+)
+
+func (k stepKind) String() string { return [...]string{"plain", "guided", "rescaled"}[k] }
+
+// stepProgram is what runs after each call of the denoiser: guidance and the scheduler's step. Inputs: sample (float32), cond and uncond (the
+// denoiser's outputs), guidance_scale and guidance_rescale (scalars), and noise, h0.., coefficients, lo and hi as in
+// scheduler.StepNetwork. Outputs: latents (float32), model_input (dtype), model_output (float32), finite (whether all of latents is) and h0...
+func stepProgram(latents []int, slots int, kind stepKind, dtype graph.DType) *Program {
+	inner := scheduler.StepNetwork(f32(latents...), slots)
+	outs := inner.Outputs
+	n := trace.Network{Name: "step", Class: "step", DType: float32Type, Outputs: []string{"latents", "model_input", "model_output", "finite"}}
+	n.Inputs = append(n.Inputs, trace.Input{Name: "cond", Shape: shape(dtype, latents...)})
+	if kind != plain {
+		n.Inputs = append(n.Inputs, trace.Input{Name: "uncond", Shape: shape(dtype, latents...)}, trace.Input{Name: "guidance_scale", Shape: f32()})
+	}
+	if kind == rescaled {
+		n.Inputs = append(n.Inputs, trace.Input{Name: "guidance_rescale", Shape: f32()})
+	}
+	for _, in := range inner.Inputs {
+		if in.Name != "model_output" {
+			n.Inputs = append(n.Inputs, in)
+		}
+	}
+	for k := range slots {
+		n.Outputs = append(n.Outputs, fmt.Sprintf("h%d", k))
+	}
+	n.Build = func(c *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
+		cond := ml.ConvertDType(in["cond"], dtypes.Float32)
+		out := cond
+		if kind != plain {
+			uncond := ml.ConvertDType(in["uncond"], dtypes.Float32)
+			out = ml.Add(uncond, ml.Mul(in["guidance_scale"], ml.Sub(cond, uncond)))
+		}
+		if kind == rescaled {
+			r := in["guidance_rescale"]
+			same := ml.Mul(out, ml.Div(std(cond), std(out)))
+			out = ml.Add(ml.Mul(r, same), ml.Mul(ml.OneMinus(r), out))
+		}
+		args := map[string]*ml.Node{"model_output": out}
+		for _, i := range inner.Inputs {
+			if i.Name != "model_output" {
+				args[i.Name] = in[i.Name]
+			}
+		}
+		got := map[string]*ml.Node{}
+		for i, v := range inner.Build(c, args) {
+			got[outs[i]] = v
+		}
+		next := got["prev_sample"]
+		finite := ml.LogicalAll(ml.IsFinite(next))
+		res := []*ml.Node{next, ml.ConvertDType(got["model_input"], dtype), out, finite}
+		for k := range slots {
+			res = append(res, got[fmt.Sprintf("h%d", k)])
+		}
+		return res
+	}
+	p := &Program{Network: n, Spec: fmt.Sprintf("%v slots=%d %v %v", latents, slots, kind, dtype)}
+	donated := scheduler.StepDonations(slots)
+	for _, in := range n.Inputs {
+		if _, ok := donated[in.Name]; ok {
+			p.Donate = append(p.Donate, in.Name)
+		}
+	}
+	return p
+}
+
+// std is the standard deviation of each picture of x (unbiased, as torch.std), with its axes kept.
+func std(x *ml.Node) *ml.Node {
+	dims := x.Shape().Dimensions
+	axes := make([]int, 0, len(dims)-1)
+	n := 1
+	for a := 1; a < len(dims); a++ {
+		axes, n = append(axes, a), n*dims[a]
+	}
+	mean := ml.ReduceAndKeep(x, ml.ReduceMean, axes...)
+	sum := ml.ReduceAndKeep(ml.Square(ml.Sub(x, mean)), ml.ReduceSum, axes...)
+	return ml.Sqrt(ml.DivScalar(sum, float64(n-1)))
+}

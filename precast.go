@@ -1,0 +1,230 @@
+// Package precast compiles diffusion pipelines ahead of time and runs them.
+//
+// It reads a diffusers checkpoint folder, traces each network to a static-shape graph, runs passes over it, lowers it to StableHLO, compiles that
+// with XLA through a PJRT plugin (or runs it on a pure-Go backend), keeps the executables in a cache, and makes pictures:
+//
+//	p, err := precast.Open(ctx, "path/to/FLUX.1-schnell", precast.Config{})
+//	defer p.Close()
+//	out, err := p.Generate(ctx, &precast.Request{Prompt: []string{"a red circle"}, Height: 512, Width: 512})
+//
+// Open also takes an artifact that Save wrote: then nothing is traced or compiled.
+package precast
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"precast/cache"
+	"precast/graph/checkpoint"
+	"precast/graph/pipelines"
+)
+
+// The arguments of a pipeline's call and what comes out, see package pipelines.
+type (
+	Request    = pipelines.Request
+	HostTensor = pipelines.HostTensor
+	Image      = pipelines.Image
+	Params     = pipelines.Params
+	Sizes      = pipelines.Sizes
+	Result     = pipelines.Output
+)
+
+// Pipeline is an open checkpoint or artifact, ready to generate. Its methods may be called from one goroutine at a time.
+type Pipeline struct {
+	cfg      Config
+	ck       *checkpoint.Checkpoint
+	artifact *artifact
+	pipe     pipelines.Pipeline
+	engine   *engine
+	stats    *Stats
+	closed   sync.Once
+}
+
+// Open opens a checkpoint folder or an artifact. Configs are read and checked; weights are mapped, not read; nothing is compiled.
+func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error) {
+	start := time.Now()
+	dtype, err := cfg.check()
+	if err != nil {
+		return nil, err
+	}
+	p := &Pipeline{cfg: cfg, stats: newStats()}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	dir := path
+	if info, serr := os.Stat(path); serr == nil && !info.IsDir() {
+		if p.artifact, err = openArtifact(path); err != nil {
+			return nil, err
+		}
+		if dtype, err = p.artifact.apply(&p.cfg); err != nil {
+			return nil, err
+		}
+		dir = p.artifact.checkpointDir(&p.cfg)
+	}
+	if p.ck, err = checkpoint.OpenWith(dir, checkpoint.Options{Variant: p.cfg.Variant}); err != nil {
+		if p.artifact != nil {
+			err = fmt.Errorf("the artifact %s reads its weights from %s: %w; --checkpoint DIR names another place", path, dir, err)
+		}
+		return nil, asUser(err)
+	}
+	if p.pipe, err = pipelines.New(p.ck, pipelines.Options{DType: dtype, Scheduler: p.cfg.Scheduler}); err != nil {
+		return nil, asUser(err)
+	}
+	p.engine = &engine{
+		cfg: &p.cfg, dtype: dtype, source: source{p.ck}, stats: p.stats, class: p.pipe.Class(), artifact: p.artifact,
+		programs: map[string]*program{}, live: map[*tensor]bool{},
+	}
+	p.engine.weights = newWeightStore(p.engine)
+	p.stats.time("", "open", start)
+	return p, nil
+}
+
+// connect opens the backend and the cache, once.
+func (p *Pipeline) connect() error {
+	e := p.engine
+	if e.backend != nil {
+		return nil
+	}
+	start := time.Now()
+	b, err := openBackend(&p.cfg)
+	if err != nil {
+		return err
+	}
+	e.backend = b
+	if !p.cfg.NoCache {
+		e.store = cache.Open(p.cfg.CacheDir, cache.Options{Warn: func(format string, args ...any) { p.cfg.Log.Warn(fmt.Sprintf(format, args...)) }})
+	}
+	p.stats.time("", "client", start)
+	return nil
+}
+
+// Notes lists what was read otherwise than it stands in the checkpoint.
+func (p *Pipeline) Notes() []string { return p.ck.Notes() }
+
+// Class is the pipeline's class in diffusers.
+func (p *Pipeline) Class() string { return p.pipe.Class() }
+
+// Stats returns the counts so far.
+func (p *Pipeline) Stats() *Stats { return p.stats }
+
+// Check fills in the request's defaults and refuses what can't be done, before any work: arguments, sizes, memory, weights that are
+// missing from the checkpoint.
+func (p *Pipeline) Check(req *Request) error {
+	if req.NumImagesPerPrompt == 0 {
+		req.NumImagesPerPrompt = 1
+	}
+	if req.Warn == nil {
+		req.Warn = func(format string, args ...any) { p.cfg.Log.Warn(fmt.Sprintf(format, args...)) }
+	}
+	if err := p.pipe.Defaults(req); err != nil {
+		return asUser(err)
+	}
+	s := p.pipe.Sizes(req)
+	if err := p.checkSizes(s); err != nil {
+		return err
+	}
+	if _, err := p.pipe.Programs(s, req); err != nil {
+		return asUser(err)
+	}
+	return asUser(p.pipe.Prepare())
+}
+
+func (p *Pipeline) checkSizes(s Sizes) error {
+	if err := p.pipe.CheckSizes(s); err != nil {
+		return asUser(err)
+	}
+	if have, need := availableMemory(), p.pipe.ActivationBytes(s); have > 0 && need > have {
+		return userErrorf("%s needs about %s for activations, and %s of memory is available; take a smaller size or batch", s, formatBytes(need), formatBytes(have))
+	}
+	return nil
+}
+
+// checkWeights matches the weights of every component that the programs read, so that all that is missing is reported before any compile.
+func (p *Pipeline) checkWeights(programs []*pipelines.Program) error {
+	var names []string
+	for _, q := range programs {
+		if q.Component != "" && !slices.Contains(names, q.Component) {
+			names = append(names, q.Component)
+		}
+	}
+	return asUser(p.ck.Check(names...))
+}
+
+// Generate makes pictures. It traces and compiles what is neither in memory, nor in the artifact, nor in the cache.
+func (p *Pipeline) Generate(ctx context.Context, req *Request) (*Result, error) {
+	if err := p.Check(req); err != nil {
+		return nil, err
+	}
+	programs, err := p.pipe.Programs(p.pipe.Sizes(req), req)
+	if err != nil {
+		return nil, asUser(err)
+	}
+	if err := p.checkWeights(programs); err != nil {
+		return nil, err
+	}
+	if err := p.connect(); err != nil {
+		return nil, err
+	}
+	// Everything is made ready before anything runs: a weight that is missing or a program that can't be compiled costs no denoising.
+	for _, q := range programs {
+		made, err := p.engine.get(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.engine.weights.check(q, made.manifest); err != nil {
+			return nil, err
+		}
+	}
+	start := time.Now()
+	out, err := p.pipe.Generate(ctx, p.engine, req)
+	p.stats.time("", "generate", start)
+	var numbers *pipelines.NotFiniteError
+	if errors.As(err, &numbers) {
+		if what := p.engine.weights.firstNonFinite(numbers.Component); what != "" {
+			return nil, userErrorf("%w (%s)", err, what)
+		}
+		return nil, asUser(err)
+	}
+	if err != nil && ctx.Err() != nil {
+		return nil, asUser(err)
+	}
+	return out, err
+}
+
+// Close frees everything: programs, weights, client, mappings.
+func (p *Pipeline) Close() error {
+	var errs []error
+	p.closed.Do(func() {
+		if e := p.engine; e != nil {
+			for t := range e.live {
+				errs = append(errs, t.buf.Delete())
+			}
+			errs = append(errs, e.weights.close())
+			for _, q := range e.programs {
+				q.close()
+			}
+			if e.backend != nil {
+				errs = append(errs, e.backend.client.Close())
+			}
+		}
+		if p.ck != nil {
+			errs = append(errs, p.ck.Close())
+		}
+		if p.artifact != nil {
+			errs = append(errs, p.artifact.close())
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// Discard is a logger that drops everything.
+var Discard = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -1,0 +1,340 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"image"
+	"image/png"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+
+	"precast"
+	"precast/backends/gobackend"
+	"precast/backends/pjrt"
+	"precast/graph/checkpoint"
+)
+
+// reference is the folder of the reference pipelines, made by diffusers (docs/reference.md); the small part that is always here lies in
+// testdata.
+func reference(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("PRECAST_REFERENCE")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "shared", "reference")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "tiny")); err == nil {
+		return dir
+	}
+	return "testdata"
+}
+
+// limits are those of the reference: what one module may differ by, and a tensor of a whole run, relative to the golden's largest value.
+const (
+	moduleLimit = 1e-4
+	runLimit    = 1e-3
+)
+
+type goldenFile struct {
+	Name string                     `json:"name"`
+	Runs map[string]json.RawMessage `json:"runs"`
+}
+
+type goldenRun struct {
+	Call struct {
+		Height            int             `json:"height"`
+		Width             int             `json:"width"`
+		Steps             int             `json:"num_inference_steps"`
+		GuidanceScale     *float64        `json:"guidance_scale"`
+		GuidanceRescale   float64         `json:"guidance_rescale"`
+		TrueCFGScale      *float64        `json:"true_cfg_scale"`
+		MaxSequenceLength int             `json:"max_sequence_length"`
+		ClipSkip          int             `json:"clip_skip"`
+		Prompt            json.RawMessage `json:"prompt"`
+		Prompt2           json.RawMessage `json:"prompt_2"`
+		NegativePrompt    json.RawMessage `json:"negative_prompt"`
+	} `json:"call"`
+	Scheduler struct {
+		Class  string                     `json:"class"`
+		Config map[string]json.RawMessage `json:"config"`
+	} `json:"scheduler"`
+}
+
+// texts reads a prompt that is a string, a list of strings, or null.
+func texts(t *testing.T, raw json.RawMessage) []string {
+	t.Helper()
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil
+	}
+	var list []string
+	if json.Unmarshal(raw, &list) == nil {
+		return list
+	}
+	var one string
+	if err := json.Unmarshal(raw, &one); err != nil {
+		t.Fatal(err)
+	}
+	return []string{one}
+}
+
+// schedulerOverride is the --scheduler value of a run: its class with every field of its config.
+func schedulerOverride(r *goldenRun) string {
+	var parts []string
+	for k, v := range r.Scheduler.Config {
+		s := string(v)
+		if s == "null" || strings.ContainsAny(s, "[{,") || strings.HasPrefix(k, "_") {
+			continue
+		}
+		parts = append(parts, k+"="+strings.Trim(s, `"`))
+	}
+	sort.Strings(parts)
+	return strings.Join(append([]string{r.Scheduler.Class}, parts...), ",")
+}
+
+// backendsToTest are the backends that goldens are held against.
+func backendsToTest() []string { return []string{"pjrt", "go"} }
+
+// TestGoldens runs every recorded run of the pipelines through the public API and compares what it computes on the way and the picture.
+func TestGoldens(t *testing.T) {
+	ref := reference(t)
+	for _, name := range []string{"flux1-dev", "flux1-schnell", "sd15"} {
+		dir := filepath.Join(ref, "tiny", name)
+		if _, err := os.Stat(dir); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(dir, "golden.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Python writes infinities that JSON does not have; schedulers read them as text.
+		data = bytes.ReplaceAll(data, []byte("-Infinity"), []byte(`"-Infinity"`))
+		var g goldenFile
+		if err := json.Unmarshal(data, &g); err != nil {
+			t.Fatal(err)
+		}
+		var runs []string
+		for run := range g.Runs {
+			runs = append(runs, run)
+		}
+		slices.Sort(runs)
+		for _, backend := range backendsToTest() {
+			for _, run := range runs {
+				t.Run(fmt.Sprintf("%s/%s/%s", name, backend, run), func(t *testing.T) {
+					var r goldenRun
+					if err := json.Unmarshal(g.Runs[run], &r); err != nil {
+						t.Fatal(err)
+					}
+					checkRun(t, dir, run, backend, "inline", &r)
+				})
+			}
+		}
+	}
+}
+
+func openPipeline(t *testing.T, path string, cfg precast.Config) *precast.Pipeline {
+	t.Helper()
+	p, err := precast.Open(context.Background(), path, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		for name, live := range map[string]func() map[string]int64{"go": gobackend.Live, "pjrt": pjrt.Live} {
+			for kind, n := range live() {
+				if n != 0 {
+					t.Errorf("backend %s: %d handles of %s are left", name, n, kind)
+				}
+			}
+		}
+	})
+	return p
+}
+
+// needBackend skips where a backend is not there.
+func needBackend(t *testing.T, backend string) {
+	t.Helper()
+	if backend != "pjrt" {
+		return
+	}
+	if err := precast.HasPlugin(); err != nil {
+		t.Skipf("%v", err)
+	}
+}
+
+func checkRun(t *testing.T, dir, run, backend, regions string, r *goldenRun) {
+	needBackend(t, backend)
+	file, err := checkpoint.OpenFile(filepath.Join(dir, "golden.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	p := openPipeline(t, filepath.Join(dir, "model"), precast.Config{
+		Backend: backend, Regions: regions, NoCache: true, CheckPasses: true, Scheduler: schedulerOverride(r),
+	})
+	call := r.Call
+	req := &precast.Request{
+		Prompt: texts(t, call.Prompt), Prompt2: texts(t, call.Prompt2), NegativePrompt: texts(t, call.NegativePrompt),
+		Height: call.Height, Width: call.Width, NumInferenceSteps: call.Steps, GuidanceScale: call.GuidanceScale, GuidanceRescale: call.GuidanceRescale,
+		TrueCFGScale: call.TrueCFGScale, MaxSequenceLength: call.MaxSequenceLength, ClipSkip: call.ClipSkip,
+	}
+	start := run + "/latents_init"
+	if _, ok := file.Tensor(start); !ok {
+		start = run + "/noise"
+	}
+	read := func(name string) *precast.HostTensor {
+		h, err := precast.ReadTensor(file.Path() + ":" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	req.Latents = read(start)
+	if _, ok := file.Tensor(run + "/step_noise"); ok {
+		req.StepNoise = read(run + "/step_noise")
+	}
+	seen := map[string][]precast.HostTensor{}
+	req.Observe = func(name string, h precast.HostTensor) { seen[name] = append(seen[name], h) }
+	out, err := p.Generate(context.Background(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(seen["step_latents"]); got == 0 {
+		t.Fatal("no step was seen")
+	}
+	compared := 0
+	compare := func(golden string, list []precast.HostTensor, limit float64) {
+		t.Helper()
+		g, ok := file.Tensor(golden)
+		if !ok {
+			return
+		}
+		want, err := g.Float32s()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []float32
+		for _, h := range list {
+			got = append(got, floats(h)...)
+		}
+		compared++
+		if len(got) != len(want) {
+			t.Errorf("%s: %d values, golden has %d", golden, len(got), len(want))
+			return
+		}
+		var worst, largest float64
+		for i, w := range want {
+			largest = max(largest, math.Abs(float64(w)))
+			d := math.Abs(float64(got[i] - w))
+			if math.IsNaN(d) {
+				d = math.Inf(1)
+			}
+			worst = max(worst, d)
+		}
+		if worst > limit*largest {
+			t.Errorf("%s: differs by %.3g, limit is %g of %.3g", golden, worst, limit, largest)
+		}
+	}
+	ids := func(component string) {
+		for call := 0; ; call++ {
+			g, ok := file.Tensor(fmt.Sprintf("%s/%s/%d/in/input_ids", run, component, call))
+			if !ok {
+				return
+			}
+			want, err := g.Int64s()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []int64
+			for _, h := range seen[component+"/in/input_ids"][call*len(req.Prompt) : (call+1)*len(req.Prompt)] {
+				for i := 0; i < len(h.Data); i += 4 {
+					got = append(got, int64(int32(uint32(h.Data[i])|uint32(h.Data[i+1])<<8|uint32(h.Data[i+2])<<16|uint32(h.Data[i+3])<<24)))
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s call %d: token ids differ:\n got %v\nwant %v", component, call, got, want)
+			}
+			compared++
+		}
+	}
+	ids("text_encoder")
+	ids("text_encoder_2")
+	compare(run+"/encode_prompt/0/prompt_embeds", seen["prompt_embeds"], moduleLimit)
+	compare(run+"/encode_prompt/0/pooled_prompt_embeds", seen["pooled_prompt_embeds"], moduleLimit)
+	compare(run+"/encode_prompt/0/negative_prompt_embeds", seen["negative_prompt_embeds"], moduleLimit)
+	compare(run+"/encode_prompt/1/prompt_embeds", seen["negative_prompt_embeds"], moduleLimit)
+	compare(run+"/encode_prompt/1/pooled_prompt_embeds", seen["negative_pooled_prompt_embeds"], moduleLimit)
+	compare(run+"/step_model_output", seen["step_model_output"], runLimit)
+	compare(run+"/step_latents", seen["step_latents"], runLimit)
+	compare(run+"/vae_in", seen["vae_in"], runLimit)
+	compare(run+"/vae_out", seen["vae_out"], runLimit)
+	if compared < 6 {
+		t.Errorf("only %d tensors were compared", compared)
+	}
+	checkImages(t, file, run, dir, out)
+}
+
+// checkImages compares the pictures with the recorded values and with the PNG files beside them.
+func checkImages(t *testing.T, file *checkpoint.File, run, dir string, out *precast.Result) {
+	t.Helper()
+	g, ok := file.Tensor(run + "/image_u8")
+	if !ok {
+		t.Fatalf("%s has no %s/image_u8", file.Path(), run)
+	}
+	var got []byte
+	for _, img := range out.Images {
+		got = append(got, img.RGB...)
+	}
+	want := g.Bytes()
+	if len(got) != len(want) {
+		t.Fatalf("pictures have %d values, golden %d", len(got), len(want))
+	}
+	for i := range got {
+		if d := int(got[i]) - int(want[i]); d < -1 || d > 1 {
+			t.Fatalf("picture value %d is %d, golden %d", i, got[i], want[i])
+		}
+	}
+	for k, img := range out.Images {
+		name := filepath.Join(dir, run+".png")
+		if len(out.Images) > 1 {
+			name = filepath.Join(dir, fmt.Sprintf("%s-%d.png", run, k))
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := png.Decode(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Bounds() != image.Rect(0, 0, img.Width, img.Height) {
+			t.Fatalf("%s is %v, picture %dx%d", name, m.Bounds(), img.Width, img.Height)
+		}
+		for i := range img.Width * img.Height {
+			r, gr, b, _ := m.At(i%img.Width, i/img.Width).RGBA()
+			for c, v := range []uint32{r >> 8, gr >> 8, b >> 8} {
+				if d := int(img.RGB[3*i+c]) - int(v); d < -1 || d > 1 {
+					t.Fatalf("%s: pixel %d channel %d is %d, picture has %d", name, i, c, v, img.RGB[3*i+c])
+				}
+			}
+		}
+	}
+}
+
+func floats(h precast.HostTensor) []float32 {
+	out := make([]float32, len(h.Data)/4)
+	for i := range out {
+		b := h.Data[4*i:]
+		out[i] = math.Float32frombits(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
+	}
+	return out
+}
