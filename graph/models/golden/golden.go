@@ -1,8 +1,8 @@
 // Package golden reads the reference set of the models' tests: tiny checkpoints and the tensors that diffusers and transformers compute
 // with them. Only tests import it.
 //
-// The set lies in the folder that PRECAST_REFERENCE names, else in shared/reference beside the repository. Where it is absent
-// the tests that need it are skipped.
+// The set lies in the folder that PRECAST_REFERENCE names, else in shared/reference beside the repository; the part of it that the
+// repository ships is in tests/testdata. A test that needs more than there is is skipped.
 package golden
 
 import (
@@ -45,7 +45,7 @@ func Open(t testing.TB, path string) *Case {
 	return &Case{t: t, dir: dir, goldens: openFile(t, filepath.Join(dir, "golden.safetensors")), weights: map[string]map[string]checkpoint.Tensor{}}
 }
 
-// root finds the set from the environment or, going up from the test's package, beside the repository.
+// root finds the set from the environment or, going up from the test's package, beside the repository or in its tests/testdata.
 func root(t testing.TB) string {
 	t.Helper()
 	if dir := os.Getenv("PRECAST_REFERENCE"); dir != "" {
@@ -57,7 +57,11 @@ func root(t testing.TB) string {
 	}
 	for dir != filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return filepath.Join(filepath.Dir(dir), "shared", "reference")
+			beside := filepath.Join(filepath.Dir(dir), "shared", "reference")
+			if _, err := os.Stat(filepath.Join(beside, "tiny")); err == nil {
+				return beside
+			}
+			return filepath.Join(dir, "tests", "testdata")
 		}
 		dir = filepath.Dir(dir)
 	}
