@@ -171,7 +171,7 @@ func (p *Pipeline) programsFor(o CompileOptions) ([]Sizes, []*pipelines.Program,
 		if len(req.NegativePrompt) > 1 {
 			req.NegativePrompt = req.NegativePrompt[:1]
 		}
-		if err := p.Check(&req); err != nil {
+		if err := p.complete(&req); err != nil {
 			return nil, nil, err
 		}
 		sizes := p.pipe.Sizes(&req)

@@ -116,9 +116,21 @@ func (p *Pipeline) Class() string { return p.pipe.Class() }
 // Stats returns the counts so far.
 func (p *Pipeline) Stats() *Stats { return p.stats }
 
-// Check fills in the request's defaults and refuses what can't be done, before any work: arguments, sizes, memory, weights that are
-// missing from the checkpoint.
+// Check fills in the request's defaults and refuses what can't be done, before any work: arguments, sizes, memory, tokenizers that are
+// missing.
 func (p *Pipeline) Check(req *Request) error {
+	if err := p.complete(req); err != nil {
+		return err
+	}
+	s := p.pipe.Sizes(req)
+	if have, need := availableMemory(), p.pipe.ActivationBytes(s); have > 0 && need > have {
+		return userErrorf("%s needs about %s for activations, and %s of memory is available; take a smaller size or batch", s, formatBytes(need), formatBytes(have))
+	}
+	return asUser(p.pipe.Prepare())
+}
+
+// complete fills in defaults and checks arguments and sizes.
+func (p *Pipeline) complete(req *Request) error {
 	if req.NumImagesPerPrompt == 0 {
 		req.NumImagesPerPrompt = 1
 	}
@@ -129,23 +141,11 @@ func (p *Pipeline) Check(req *Request) error {
 		return asUser(err)
 	}
 	s := p.pipe.Sizes(req)
-	if err := p.checkSizes(s); err != nil {
-		return err
-	}
-	if _, err := p.pipe.Programs(s, req); err != nil {
-		return asUser(err)
-	}
-	return asUser(p.pipe.Prepare())
-}
-
-func (p *Pipeline) checkSizes(s Sizes) error {
 	if err := p.pipe.CheckSizes(s); err != nil {
 		return asUser(err)
 	}
-	if have, need := availableMemory(), p.pipe.ActivationBytes(s); have > 0 && need > have {
-		return userErrorf("%s needs about %s for activations, and %s of memory is available; take a smaller size or batch", s, formatBytes(need), formatBytes(have))
-	}
-	return nil
+	_, err := p.pipe.Programs(s, req)
+	return asUser(err)
 }
 
 // checkWeights matches the weights of every component that the programs read, so that all that is missing is reported before any compile.

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"io/fs"
 	"maps"
@@ -91,7 +90,6 @@ type spooled struct {
 	memberInfo
 	offset int64
 	text   bool
-	crc    uint32
 }
 
 // Create begins a bundle at path, which precast names the version that writes it. A file that is there stays until Commit replaces it. The caller ends
@@ -135,7 +133,7 @@ func (w *BundleWriter) Add(name string, data []byte) error {
 	sum := sha256.Sum256(data)
 	w.members[name] = spooled{
 		memberInfo: memberInfo{int64(len(data)), hex.EncodeToString(sum[:])},
-		offset:     w.end, text: len(data) <= maxDeflated && isText(data), crc: crc32.ChecksumIEEE(data),
+		offset:     w.end, text: len(data) <= maxDeflated && isText(data),
 	}
 	w.end += int64(len(data))
 	return nil
@@ -187,30 +185,23 @@ func (w *BundleWriter) Commit(content any) error {
 
 func (w *BundleWriter) write(f *os.File, manifest []byte) error {
 	z := zip.NewWriter(f)
-	one := func(name string, r io.Reader, member spooled) error {
-		h := &zip.FileHeader{Name: name, Method: zip.Store, Modified: bundleTime}
-		if !member.text {
-			// The sizes are known, so the header can hold them: any unzip can then read the file as a stream.
-			h.CRC32, h.CompressedSize64, h.UncompressedSize64 = member.crc, uint64(member.Size), uint64(member.Size)
-			to, err := z.CreateRaw(h)
-			if err == nil {
-				_, err = io.Copy(to, r)
-			}
-			return err
-		}
-		h.Method = zip.Deflate
-		to, err := z.CreateHeader(h)
+	one := func(name string, method uint16, r io.Reader) error {
+		to, err := z.CreateHeader(&zip.FileHeader{Name: name, Method: method, Modified: bundleTime})
 		if err == nil {
 			_, err = io.Copy(to, r)
 		}
 		return err
 	}
-	if err := one(bundleManifest, bytes.NewReader(manifest), spooled{text: true}); err != nil {
+	if err := one(bundleManifest, zip.Deflate, bytes.NewReader(manifest)); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.members)) {
 		member := w.members[name]
-		if err := one(name, io.NewSectionReader(w.spool, member.offset, member.Size), member); err != nil {
+		method := zip.Store
+		if member.text {
+			method = zip.Deflate
+		}
+		if err := one(name, method, io.NewSectionReader(w.spool, member.offset, member.Size)); err != nil {
 			return err
 		}
 	}

@@ -52,6 +52,60 @@ func (ol *outliner) choose(proposals []region) []*class {
 	return chosen
 }
 
+// single makes classes of one region each from proposals that have the form of a chosen class and overlap none, the largest first.
+func (ol *outliner) single(proposals []region, chosen []*class) []*class {
+	forms := map[uint64]bool{}
+	taken := map[*graph.Node]bool{}
+	for _, c := range chosen {
+		forms[form(c.regions[0])] = true
+		for _, r := range c.regions {
+			for _, n := range r.nodes {
+				taken[n] = true
+			}
+		}
+	}
+	isTaken := func(n *graph.Node) bool { return taken[n] }
+	var out []*class
+	proposals = slices.Clone(proposals)
+	slices.SortStableFunc(proposals, func(a, b region) int { return cmp.Compare(len(b.nodes), len(a.nodes)) })
+	for _, p := range proposals {
+		if slices.ContainsFunc(p.nodes, isTaken) {
+			continue
+		}
+		mt, ok := ol.match(p)
+		if !ok || !forms[form(mt)] {
+			continue
+		}
+		for _, n := range p.nodes {
+			taken[n] = true
+		}
+		out = append(out, &class{regions: []*matched{mt}})
+	}
+	slices.SortStableFunc(out, func(a, b *class) int { return cmp.Compare(ol.at[a.regions[0].nodes[0]], ol.at[b.regions[0].nodes[0]]) })
+	return out
+}
+
+// form hashes a region's operations and edges without shapes and attributes.
+func form(r *matched) uint64 {
+	var h maphash.Hash
+	h.SetSeed(hashSeed)
+	ids := make(map[*graph.Value]int, len(r.nodes)+len(r.externals))
+	for _, v := range r.externals {
+		ids[v] = len(ids) + 1
+	}
+	for _, n := range r.nodes {
+		maphash.WriteComparable(&h, n.Op)
+		maphash.WriteComparable(&h, len(n.Operands))
+		for _, o := range n.Operands {
+			maphash.WriteComparable(&h, ids[o]) // 0 for a constant
+		}
+		for _, v := range n.Results {
+			ids[v] = len(ids) + 1
+		}
+	}
+	return h.Sum64()
+}
+
 // group makes classes of two and more equal regions, the largest regions first. Regions of a class are in the order of the entry; they may
 // still overlap.
 func (ol *outliner) group(proposals []region) []*class {

@@ -16,6 +16,9 @@ import (
 // alone. Module paths are a hint that proposes where regions begin and end (proposeByScope); what they leave over, repeats in the sequence
 // of nodes propose (sequence.go), so that a graph without any scope is outlined too.
 //
+// A module path that has the form of a chosen class but shapes of its own, such as the one transformer block of a UNet's middle, becomes a
+// function as well, so that every block of the class is one.
+//
 // Before regions are compared, what a region computes on behalf of others is left out of it (peel). Regions never overlap and are not searched
 // again inside; choose.go says which are taken. A module that has outlined functions is left as it is.
 func outline(m *graph.Module, o *Options) error {
@@ -24,7 +27,9 @@ func outline(m *graph.Module, o *Options) error {
 	}
 	least := max(2, o.MinBlock)
 	ol := newOutliner(m, least)
-	ol.extract(ol.choose(ol.proposeByScope()))
+	proposals := ol.proposeByScope()
+	chosen := ol.choose(proposals)
+	ol.extract(append(chosen, ol.single(proposals, chosen)...))
 	ol = newOutliner(m, least)
 	ol.extract(ol.choose(ol.proposeBySequence()))
 	return nil
