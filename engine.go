@@ -520,7 +520,7 @@ func (e *engine) compileOne(ctx context.Context, p *pipelines.Program, prog *low
 		}
 		return nil, 0, false, &InternalError{Phase: "compile", Program: prog.Name, Dump: dumpForBug(prog.Module), Err: err}
 	}
-	if e.store == nil && !e.keepSerialized() {
+	if e.store == nil {
 		return exe, 0, false, nil
 	}
 	start = time.Now()
@@ -537,9 +537,6 @@ func (e *engine) compileOne(ctx context.Context, p *pipelines.Program, prog *low
 	e.stats.bytes("executables", int64(len(data)))
 	return exe, int64(len(data)), e.put(cache.Executable, key, data), nil
 }
-
-// keepSerialized reports whether executables are wanted though there is no cache.
-func (e *engine) keepSerialized() bool { return false }
 
 // put stores an entry; a cache that can't take it costs a warning and no more.
 func (e *engine) put(kind cache.Kind, key cache.Key, data []byte) bool {

@@ -247,10 +247,9 @@ func (w *weightStore) prepare(ctx context.Context, p *pipelines.Program, made *p
 		digest := prep.Executables[s.Program].Key.Get("content")
 		ids := make([]weightID, len(s.Results))
 		have := true
-		for i, r := range s.Results {
+		for i := range s.Results {
 			ids[i] = weightID{p.Component, "prepared " + digest + " " + argNames(prep, s), fmt.Sprint(i)}
 			have = have && w.device[ids[i]] != nil
-			_ = r
 		}
 		if have {
 			for i, r := range s.Results {
