@@ -237,7 +237,7 @@ func (p *Pipeline) save(path string, shapes []Sizes, programs []*pipelines.Progr
 		return asUser(err)
 	}
 	file := artifactFile{
-		Pipeline: p.Class(), Checkpoint: dir, Headers: map[string]string{}, DType: e.dtype.String(), Regions: p.cfg.Regions, Mode: p.cfg.Mode,
+		Pipeline: p.Class(), Checkpoint: dir, Headers: map[string]string{}, DType: graph.DTypeName(e.dtype), Regions: p.cfg.Regions, Mode: p.cfg.Mode,
 		Scheduler: p.cfg.Scheduler, Variant: p.cfg.Variant, Target: e.backend.identity, Shapes: shapes,
 	}
 	w, err := cache.Create(path, Version)

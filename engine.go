@@ -195,7 +195,7 @@ func (e *engine) specKey(p *pipelines.Program) (cache.Key, error) {
 	k := cache.NewKey(
 		"precast", Version, "build", buildID(),
 		"pipeline", e.class, "program", p.Name, "class", p.Class, "spec", p.Spec, "config", config,
-		"dtype", e.dtype.String(), "regions", e.cfg.Regions, "mode", e.cfg.Mode, "passes", pipe.Key(), "donate", strings.Join(p.Donate, ","),
+		"dtype", graph.DTypeName(e.dtype), "regions", e.cfg.Regions, "mode", e.cfg.Mode, "passes", pipe.Key(), "donate", strings.Join(p.Donate, ","),
 	)
 	k.Fields = append(k.Fields, e.backend.identity...)
 	return k, nil
@@ -554,7 +554,7 @@ func (e *engine) put(kind cache.Kind, key cache.Key, data []byte) bool {
 func newPlanFile(p *passes.Plan) *planFile {
 	f := &planFile{Steps: p.Steps, Results: p.Results, ResultNames: p.ResultNames}
 	for _, s := range p.Params {
-		f.Params = append(f.Params, slotFile{Name: s.Name, Weight: s.Kind == graph.Weight, DType: s.Shape.DType.String(), Dims: s.Shape.Dimensions, Donated: s.Donated})
+		f.Params = append(f.Params, slotFile{Name: s.Name, Weight: s.Kind == graph.Weight, DType: graph.DTypeName(s.Shape.DType), Dims: s.Shape.Dimensions, Donated: s.Donated})
 	}
 	return f
 }

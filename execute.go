@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gomlx/compute/dtypes"
-
 	"precast/backends"
 	"precast/graph"
 	"precast/graph/pipelines"
@@ -34,7 +32,7 @@ func (t *tensor) Shape() graph.Shape { return t.buf.Shape() }
 func (t *tensor) Read(ctx context.Context) ([]byte, error) {
 	start := time.Now()
 	defer func() { t.e.stats.time("", "wait", start) }()
-	out := make([]byte, byteSize(t.buf.Shape()))
+	out := make([]byte, graph.ByteSize(t.buf.Shape()))
 	if err := t.buf.ToHost(ctx, out); err != nil {
 		return nil, err
 	}
@@ -53,7 +51,7 @@ func (t *tensor) Free() {
 
 // Put implements pipelines.Executor.
 func (e *engine) Put(shape graph.Shape, data []byte) (pipelines.Tensor, error) {
-	if len(data) != byteSize(shape) {
+	if int64(len(data)) != graph.ByteSize(shape) {
 		return nil, &InternalError{Phase: "execute", Program: "put", Err: fmt.Errorf("%d bytes for %s", len(data), shape)}
 	}
 	buf, err := e.backend.client.BufferFromHost(data, shape, backends.HostOptions{Semantics: backends.CopyDuringCall})
@@ -110,7 +108,7 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 		if !ok {
 			return nil, fault("input %q is not given", q.Name)
 		}
-		if got := t.buf.Shape(); got.DType.String() != q.DType || !slices.Equal(got.Dimensions, q.Dims) {
+		if got := t.buf.Shape(); graph.DTypeName(got.DType) != q.DType || !slices.Equal(got.Dimensions, q.Dims) {
 			return nil, fault("input %q has shape %s, wanted (%s)%v", q.Name, got, q.DType, q.Dims)
 		}
 		slots[i] = t.buf
@@ -178,9 +176,10 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 	return out, nil
 }
 
+// parseDType reads the dtype of a manifest.
 func parseDType(name string) (graph.DType, error) {
-	d, err := dtypes.DTypeString(name)
-	if err != nil || d == dtypes.InvalidDType {
+	d, ok := graph.ParseDType(name)
+	if !ok {
 		return d, fmt.Errorf("dtype %q is not known", name)
 	}
 	return d, nil

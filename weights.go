@@ -158,7 +158,7 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 			return err
 		}
 		if t := w.matched[component+"/"+q.Name]; t.DType != shape.DType {
-			convert += roundUp(int64(byteSize(shape)), backends.Alignment)
+			convert += roundUp(graph.ByteSize(shape), backends.Alignment)
 		}
 	}
 	a, err := newArena(convert)
@@ -196,7 +196,7 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 
 // upload makes a device buffer of one tensor: without a copy where the mapping is aligned and in the wanted dtype, else with one.
 func (w *weightStore) upload(t checkpoint.Tensor, shape graph.Shape, a *arena) (backends.Buffer, error) {
-	size := int64(byteSize(shape))
+	size := graph.ByteSize(shape)
 	w.e.stats.bytes("weights", size)
 	client := w.e.backend.client
 	if t.DType != shape.DType {
@@ -394,14 +394,6 @@ func (q slotFile) shape() (graph.Shape, error) {
 		}
 	}
 	return shapes.Make(d, q.Dims...), nil
-}
-
-func byteSize(s graph.Shape) int {
-	n := s.DType.Size()
-	for _, d := range s.Dimensions {
-		n *= d
-	}
-	return n
 }
 
 func roundUp(n, multiple int64) int64 { return (n + multiple - 1) / multiple * multiple }

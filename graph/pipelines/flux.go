@@ -8,6 +8,7 @@ import (
 
 	ml "github.com/gomlx/gomlx/core/graph"
 
+	"precast/graph"
 	"precast/graph/checkpoint"
 	"precast/graph/models/autoencoderkl"
 	"precast/graph/models/clip"
@@ -124,20 +125,20 @@ func (p *fluxPipeline) programs(s Sizes) *fluxPrograms {
 	return &fluxPrograms{
 		clip: &Program{
 			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.clipLength(), Outputs: []string{"pooler_output"}}, p.opts.DType),
-			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %v pooler_output", p.clipLength(), p.opts.DType),
+			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %s pooler_output", p.clipLength(), graph.DTypeName(p.opts.DType)),
 		},
 		t5: &Program{
 			Network:   t5.New(p.t5, t5.Options{Batch: 1, Length: s.MaxSequenceLength}, p.opts.DType),
-			Component: "text_encoder_2", Aliases: t5Aliases, Spec: fmt.Sprintf("1x%d %v", s.MaxSequenceLength, p.opts.DType),
+			Component: "text_encoder_2", Aliases: t5Aliases, Spec: fmt.Sprintf("1x%d %v", s.MaxSequenceLength, graph.DTypeName(p.opts.DType)),
 		},
 		transformer: &Program{
 			Network:   flux.New(p.flux, flux.Options{Batch: s.Batch, TextLength: s.MaxSequenceLength, ImageLength: h * w}, p.opts.DType),
-			Component: "transformer", Spec: fmt.Sprintf("%dx%d image tokens, %d text tokens, %v", s.Batch, h*w, s.MaxSequenceLength, p.opts.DType),
+			Component: "transformer", Spec: fmt.Sprintf("%dx%d image tokens, %d text tokens, %v", s.Batch, h*w, s.MaxSequenceLength, graph.DTypeName(p.opts.DType)),
 		},
 		unpack: p.unpackProgram(s.Batch, h, w),
 		decoder: &Program{
 			Network:   autoencoderkl.NewDecoder(p.vae, autoencoderkl.Sizes{Batch: 1, Height: 2 * h, Width: 2 * w, DType: p.opts.DType}),
-			Component: "vae", Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", 2*h, 2*w, p.opts.DType),
+			Component: "vae", Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", 2*h, 2*w, graph.DTypeName(p.opts.DType)),
 		},
 	}
 }
@@ -160,7 +161,7 @@ func (p *fluxPipeline) unpackProgram(b, h, w int) *Program {
 		x = ml.Reshape(x, b, c, 2*h, 2*w)
 		return unscale(x, p.vae, p.opts.DType)
 	}
-	return &Program{Network: n, Spec: fmt.Sprintf("%dx%dx%d %v", b, 2*h, 2*w, p.opts.DType)}
+	return &Program{Network: n, Spec: fmt.Sprintf("%dx%dx%d %v", b, 2*h, 2*w, graph.DTypeName(p.opts.DType))}
 }
 
 func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {

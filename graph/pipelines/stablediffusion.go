@@ -8,6 +8,7 @@ import (
 
 	ml "github.com/gomlx/gomlx/core/graph"
 
+	"precast/graph"
 	"precast/graph/checkpoint"
 	"precast/graph/models/autoencoderkl"
 	"precast/graph/models/clip"
@@ -126,19 +127,19 @@ func (p *sdPipeline) programs(s Sizes, clipSkip int) *sdPrograms {
 	text := func(skip int) *Program {
 		return &Program{
 			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.clip.MaxPositions, Outputs: []string{"last_hidden_state"}, ClipSkip: skip}, p.opts.DType),
-			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %v last_hidden_state clip_skip=%d", p.clip.MaxPositions, p.opts.DType, skip),
+			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %v last_hidden_state clip_skip=%d", p.clip.MaxPositions, graph.DTypeName(p.opts.DType), skip),
 		}
 	}
 	ps := &sdPrograms{
 		encoder: text(0),
 		unet: &Program{
 			Network:   unet2d.New(p.unet, unet2d.Sizes{Batch: s.Batch, Height: h, Width: w, SequenceLength: p.clip.MaxPositions, DType: p.opts.DType}),
-			Component: "unet", Spec: fmt.Sprintf("%dx%dx%d, %d text tokens, %v", s.Batch, h, w, p.clip.MaxPositions, p.opts.DType),
+			Component: "unet", Spec: fmt.Sprintf("%dx%dx%d, %d text tokens, %v", s.Batch, h, w, p.clip.MaxPositions, graph.DTypeName(p.opts.DType)),
 		},
 		unpack: p.unpackProgram(s.Batch, h, w),
 		decoder: &Program{
 			Network:   autoencoderkl.NewDecoder(p.vae, autoencoderkl.Sizes{Batch: 1, Height: h, Width: w, DType: p.opts.DType}),
-			Component: "vae", Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", h, w, p.opts.DType),
+			Component: "vae", Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", h, w, graph.DTypeName(p.opts.DType)),
 		},
 	}
 	ps.skipping = ps.encoder
@@ -157,7 +158,7 @@ func (p *sdPipeline) unpackProgram(b, h, w int) *Program {
 	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
 		return unscale(in["latents"], p.vae, p.opts.DType)
 	}
-	return &Program{Network: n, Spec: fmt.Sprintf("%dx%dx%d %v", b, h, w, p.opts.DType)}
+	return &Program{Network: n, Spec: fmt.Sprintf("%dx%dx%d %v", b, h, w, graph.DTypeName(p.opts.DType))}
 }
 
 func (p *sdPipeline) kind(r *Request) stepKind {
