@@ -15,6 +15,8 @@ import (
 	"precast/graph/trace"
 )
 
+func TestMain(m *testing.M) { golden.Main(m) }
+
 var cases = []string{"sd15", "sd2", "sdxl", "flux1-dev", "flux1-schnell"}
 
 func open(t *testing.T, name string) (*golden.Case, Config) {

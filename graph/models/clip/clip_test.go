@@ -15,6 +15,8 @@ import (
 	"precast/graph/trace"
 )
 
+func TestMain(m *testing.M) { golden.Main(m) }
+
 func parse(t *testing.T, c *checkpoint.Config) Config {
 	t.Helper()
 	cfg, err := ParseConfig(c)
@@ -59,7 +61,7 @@ func TestGoldenText(t *testing.T) {
 				if strings.HasSuffix(name, "/") {
 					name += tc.outputs[i]
 				}
-				t.Logf("%s: %.2g", name, ref.Check(name, got))
+				ref.Check(name, got)
 			}
 		})
 	}

@@ -1,5 +1,6 @@
 // Package golden reads the reference set of the models' tests: tiny checkpoints and the tensors that diffusers and transformers compute
-// with them. Only tests import it.
+// with them. A network is compared with them on several sides: by the network's code alone, and the whole way through the recorder, the passes,
+// the lowering and each backend (see Job). Only tests import it.
 //
 // The set lies in the folder that PRECAST_REFERENCE names, else in shared/reference beside the repository; the part of it that the
 // repository ships is in tests/testdata. A test that needs more than there is is skipped.
@@ -33,6 +34,13 @@ type Case struct {
 	// goldens is golden.safetensors.
 	goldens *checkpoint.File
 	weights map[string]map[string]checkpoint.Tensor // by component, then key
+	worst   map[string]distance                     // by side
+}
+
+// distance is how far the golden tensor of that name was missed, as a part of its largest absolute value.
+type distance struct {
+	value float64
+	name  string
 }
 
 // Open opens the pipeline at the path below the set's root ("tiny/flux1-dev"). It skips the test where the set is absent.
@@ -42,7 +50,24 @@ func Open(t testing.TB, path string) *Case {
 	if _, err := os.Stat(dir); err != nil {
 		t.Skipf("no reference: %v", err)
 	}
-	return &Case{t: t, dir: dir, goldens: openFile(t, filepath.Join(dir, "golden.safetensors")), weights: map[string]map[string]checkpoint.Tensor{}}
+	c := &Case{
+		t: t, dir: dir, goldens: openFile(t, filepath.Join(dir, "golden.safetensors")), weights: map[string]map[string]checkpoint.Tensor{},
+		worst: map[string]distance{},
+	}
+	t.Cleanup(c.logWorst)
+	return c
+}
+
+// logWorst writes the largest distance on each side.
+func (c *Case) logWorst() {
+	for _, side := range []string{Direct, Go, PJRT, PJRTSplit} {
+		if d, ok := c.worst[side]; ok {
+			c.t.Logf("%-10s at most %.2g from its golden: %s", side, d.value, d.name)
+		}
+	}
+	if missing := clients().missing; missing != nil && len(c.worst) > 0 {
+		c.t.Logf("%-10s not compared: %v", PJRT, missing)
+	}
 }
 
 // root finds the set from the environment or, going up from the test's package, beside the repository or in its tests/testdata.
@@ -117,9 +142,9 @@ func (c *Case) Keys(component string) map[string]checkpoint.Tensor {
 	return all
 }
 
-// Weights returns the function that trace.Evaluate takes its weights from. Each is converted to
+// Weights returns the function that a Job takes its weights from. Each is converted to
 // the dtype that the network wants.
-func (c *Case) Weights(component string) func(key string, shape graph.Shape) (*tensors.Tensor, error) {
+func (c *Case) Weights(component string) WeightFunc {
 	c.t.Helper()
 	all := c.Keys(component)
 	return func(key string, shape graph.Shape) (*tensors.Tensor, error) {
@@ -178,19 +203,30 @@ func (c *Case) F32(name string) *tensors.Tensor {
 	return c.Tensor(name, dtypes.Float32)
 }
 
-// Check compares a float32 tensor with the golden of that name: the test fails where any element is further from it than Limit times
-// the golden's largest absolute value. It returns the largest distance as a part of that value.
-func (c *Case) Check(name string, got *tensors.Tensor) float64 {
+// Check compares an output with the golden of that name: the test fails where any element of any side is further from it than Limit times
+// the golden's largest absolute value.
+func (c *Case) Check(name string, got Output) {
+	c.t.Helper()
+	for _, side := range got {
+		d := c.CheckTensor(name+" on side "+side.Name, name, side.Tensor)
+		if w, ok := c.worst[side.Name]; !ok || d > w.value {
+			c.worst[side.Name] = distance{d, name}
+		}
+	}
+}
+
+// CheckTensor is Check on a float32 tensor, called what in messages. It returns the largest distance as a part of the golden's largest absolute value.
+func (c *Case) CheckTensor(what, name string, got *tensors.Tensor) float64 {
 	c.t.Helper()
 	want := c.F32(name)
 	if !got.Shape().Equal(want.Shape()) {
-		c.t.Errorf("%s: found shape %s, wanted %s", name, got.Shape(), want.Shape())
+		c.t.Errorf("%s: found shape %s, wanted %s", what, got.Shape(), want.Shape())
 		return math.Inf(1)
 	}
-	return c.CheckValues(name, tensors.MustCopyFlatData[float32](got), tensors.MustCopyFlatData[float32](want))
+	return c.CheckValues(what, tensors.MustCopyFlatData[float32](got), tensors.MustCopyFlatData[float32](want))
 }
 
-// CheckValues is Check on plain numbers.
+// CheckValues is CheckTensor on plain numbers.
 func (c *Case) CheckValues(name string, got, want []float32) float64 {
 	c.t.Helper()
 	if len(got) != len(want) {
@@ -215,17 +251,19 @@ func (c *Case) CheckValues(name string, got, want []float32) float64 {
 	return distance / largest
 }
 
-// Run evaluates n over the Go backend with a component's weights and returns its outputs.
-func (c *Case) Run(component string, n trace.Network, inputs map[string]*tensors.Tensor) []*tensors.Tensor {
+// Run computes a whole network with a component's weights on all sides, PJRTSplit among them, and returns its outputs in order.
+func (c *Case) Run(component string, n trace.Network, inputs map[string]*tensors.Tensor) []Output {
 	c.t.Helper()
-	out, err := trace.Evaluate(nil, n, c.Weights(component), inputs)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return out
+	return Job{Network: n, Weights: c.Weights(component), Inputs: inputs, Split: true}.Run(c.t)
 }
 
-// Block evaluates one function of a network on golden inputs and compares its results with blocks/MODULE/out/0, out/1 and so on. inputs are
+// RunModule is Run on a part of a network, without PJRTSplit: a part has few repeated blocks.
+func (c *Case) RunModule(component string, n trace.Network, inputs map[string]*tensors.Tensor) []Output {
+	c.t.Helper()
+	return Job{Network: n, Weights: c.Weights(component), Inputs: inputs}.Run(c.t)
+}
+
+// Block computes one function of a network on golden inputs on all sides and compares its results with blocks/MODULE/out/0, out/1 and so on. inputs are
 // names below blocks/MODULE/in; each is given to build as float32 unless it is an integer, then as int32.
 func (c *Case) Block(component, module string, inputs []string, build func(x *trace.Ctx, in []*ml.Node) []*ml.Node) {
 	c.t.Helper()
@@ -255,7 +293,7 @@ func (c *Case) Block(component, module string, inputs []string, build func(x *tr
 	if outputs == 0 {
 		c.t.Fatalf("no golden results of block %s", module)
 	}
-	results := c.Run(component, n, values)
+	results := c.RunModule(component, n, values)
 	for i, got := range results {
 		c.Check(fmt.Sprintf("blocks/%s/out/%d", module, i), got)
 	}

@@ -16,6 +16,8 @@ import (
 	"precast/graph/trace"
 )
 
+func TestMain(m *testing.M) { golden.Main(m) }
+
 var cases = []string{"sd15", "sd2", "sdxl"}
 
 func open(t *testing.T, name string) (*golden.Case, Config) {
@@ -77,7 +79,7 @@ func runBlock(t *testing.T, g *golden.Case, cfg Config, module string) {
 		}
 		return out
 	}
-	for i, got := range g.Run("unet", n, values) {
+	for i, got := range g.RunModule("unet", n, values) {
 		g.Check("blocks/"+full+"/out/"+n.Outputs[i], got)
 	}
 }
