@@ -538,13 +538,12 @@ func (e *engine) compileOne(ctx context.Context, p *pipelines.Program, prog *low
 	return exe, int64(len(data)), e.put(cache.Executable, key, data), nil
 }
 
-// put stores an entry; a cache that can't take it costs a warning and no more.
+// put stores an entry; a cache that can't take it costs a warning, which the store gives, and no more.
 func (e *engine) put(kind cache.Kind, key cache.Key, data []byte) bool {
 	if e.store == nil {
 		return false
 	}
 	if err := e.store.Put(kind, key, data); err != nil {
-		e.cfg.Log.Warn("the cache did not take an entry", "reason", err.Error())
 		return false
 	}
 	e.stats.bytes("cache_written", int64(len(data)))

@@ -3,6 +3,7 @@ package pipelines
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -29,151 +30,32 @@ type loop struct {
 	denoise func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error)
 	// component names the denoiser in errors.
 	component string
+
+	drawn int // number of draws so far
 }
 
 // run returns the final latents.
 func (l *loop) run(ctx context.Context) (Tensor, error) {
 	step := stepProgram(l.dims, l.schedule.Slots, l.kind, l.dtype)
-	var tensors tensorList
-	defer tensors.free()
-
-	start := make([]float32, len(l.latents))
-	input := make([]float32, len(l.latents))
-	for i, v := range l.latents {
-		start[i] = v * float32(l.schedule.InitNoiseSigma)
-		input[i] = start[i] * float32(l.schedule.InputScale)
-	}
-	state := map[string]Tensor{}
-	defer func() {
-		for _, t := range state {
-			t.Free()
-		}
-	}()
-	var err error
-	if state["sample"], err = l.ex.Put(f32(l.dims...), float32Bytes(start)); err != nil {
+	fixed, state := tensors{}, tensors{}
+	defer fixed.free()
+	defer state.free()
+	if err := l.start(fixed, state); err != nil {
 		return nil, err
 	}
-	if state["model_input"], err = l.put(input); err != nil {
-		return nil, err
-	}
-	zeros := make([]byte, 4*len(l.latents))
-	for k := range l.schedule.Slots {
-		if state[fmt.Sprintf("h%d", k)], err = l.ex.Put(f32(l.dims...), zeros); err != nil {
-			return nil, err
-		}
-	}
-	noNoise, err := l.ex.Put(f32(l.dims...), zeros)
-	if err != nil {
-		return nil, err
-	}
-	tensors.add(noNoise)
-	scalar := func(v float64) (Tensor, error) { return l.ex.Put(f32(), float32Bytes([]float32{float32(v)})) }
-	var finite []Tensor
-	drawn := 0
-	var scale, rescale Tensor
-	if l.kind != plain {
-		if scale, err = scalar(l.scale); err != nil {
-			return nil, err
-		}
-		tensors.add(scale)
-	}
-	if l.kind == rescaled {
-		if rescale, err = scalar(l.req.GuidanceRescale); err != nil {
-			return nil, err
-		}
-		tensors.add(rescale)
-	}
+	var finite tensorList
+	defer func() { finite.free() }()
 	for i := range l.schedule.Calls {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		call := &l.schedule.Calls[i]
-		cond, uncond, err := l.denoise(ctx, state["model_input"], i)
+		out, err := l.step(ctx, step, i, fixed, state)
 		if err != nil {
 			return nil, err
 		}
-		state["model_input"].Free()
-		delete(state, "model_input")
-		in := map[string]Tensor{"cond": cond, "sample": state["sample"], "noise": noNoise}
-		stepOnly := tensorList{cond}
-		put := func(name string, t Tensor, err error) error {
-			if err == nil {
-				in[name] = t
-				stepOnly.add(t)
-			}
-			return err
-		}
-		if uncond != nil {
-			in["uncond"], in["guidance_scale"] = uncond, scale
-			stepOnly.add(uncond)
-		}
-		if rescale != nil {
-			in["guidance_rescale"] = rescale
-		}
-		for k := range l.schedule.Slots {
-			name := fmt.Sprintf("h%d", k)
-			in[name] = state[name]
-		}
-		if call.NeedsNoise {
-			v, err := l.noise(drawn)
-			if err == nil {
-				var t Tensor
-				t, err = l.ex.Put(f32(l.dims...), float32Bytes(v))
-				err = put("noise", t, err)
-			}
-			if err != nil {
-				stepOnly.free()
-				return nil, err
-			}
-			drawn++
-		}
-		slots := l.schedule.Slots
-		t, err := l.ex.Put(f32(scheduler.Rows(slots), scheduler.Columns(slots)), float32Bytes(call.Flat()))
-		err = put("coefficients", t, err)
-		if err == nil {
-			t, err = scalar(call.Lo)
-			err = put("lo", t, err)
-		}
-		if err == nil {
-			t, err = scalar(call.Hi)
-			err = put("hi", t, err)
-		}
-		if err != nil {
-			stepOnly.free()
+		finite.add(out["finite"])
+		if err := l.report(ctx, i, out); err != nil {
 			return nil, err
-		}
-		out, err := l.ex.Run(ctx, step, in)
-		stepOnly.free()
-		if err != nil {
-			return nil, err
-		}
-		// Run frees donated inputs; freeing again does nothing.
-		for _, t := range state {
-			t.Free()
-		}
-		clear(state)
-		state["sample"], state["model_input"] = out["latents"], out["model_input"]
-		for k := range slots {
-			name := fmt.Sprintf("h%d", k)
-			state[name] = out[name]
-		}
-		finite = append(finite, out["finite"])
-		tensors.add(out["finite"])
-		if l.req.Observe != nil {
-			if err := observeTensor(ctx, l.req, "step_model_output", out["model_output"]); err != nil {
-				return nil, err
-			}
-			if err := observeTensor(ctx, l.req, "step_latents", out["latents"]); err != nil {
-				return nil, err
-			}
-		}
-		out["model_output"].Free()
-		if l.req.Progress != nil {
-			// Waiting here keeps progress honest and at most one step ahead; the device is never idle for it: the flag is the step's last value.
-			if _, err := out["finite"].Read(ctx); err != nil {
-				return nil, err
-			}
-			l.req.Progress(i+1, len(l.schedule.Calls))
 		}
 	}
 	for i, t := range finite {
@@ -190,21 +72,142 @@ func (l *loop) run(ctx context.Context) (Tensor, error) {
 	return result, nil
 }
 
-// put uploads v in the denoiser's dtype.
-func (l *loop) put(v []float32) (Tensor, error) {
+// start uploads what does not change (fixed) and what the first call reads (state): the scaled noise, the model input made from it, empty history.
+func (l *loop) start(fixed, state tensors) error {
+	sample := make([]float32, len(l.latents))
+	input := make([]float32, len(l.latents))
+	for i, v := range l.latents {
+		sample[i] = v * float32(l.schedule.InitNoiseSigma)
+		input[i] = sample[i] * float32(l.schedule.InputScale)
+	}
+	zeros := make([]float32, len(l.latents))
+	put := func(to tensors, name string, dtype graph.DType, v []float32, dims ...int) error {
+		t, err := put(l.ex, dtype, v, dims...)
+		if err == nil {
+			to[name] = t
+		}
+		return err
+	}
+	if err := put(state, "sample", float32Type, sample, l.dims...); err != nil {
+		return err
+	}
+	if err := put(state, "model_input", l.dtype, input, l.dims...); err != nil {
+		return err
+	}
+	for k := range l.schedule.Slots {
+		if err := put(state, history(k), float32Type, zeros, l.dims...); err != nil {
+			return err
+		}
+	}
+	if err := put(fixed, "noise", float32Type, zeros, l.dims...); err != nil {
+		return err
+	}
+	if l.kind != plain {
+		if err := put(fixed, "guidance_scale", float32Type, []float32{float32(l.scale)}); err != nil {
+			return err
+		}
+	}
+	if l.kind == rescaled {
+		return put(fixed, "guidance_rescale", float32Type, []float32{float32(l.req.GuidanceRescale)})
+	}
+	return nil
+}
+
+// step calls the denoiser and the step program, and replaces the state by what they give.
+func (l *loop) step(ctx context.Context, p *Program, i int, fixed, state tensors) (map[string]Tensor, error) {
+	call := &l.schedule.Calls[i]
+	once := tensors{}
+	defer once.free()
+	cond, uncond, err := l.denoise(ctx, state["model_input"], i)
+	if err != nil {
+		return nil, err
+	}
+	once["cond"] = cond
+	if uncond != nil {
+		once["uncond"] = uncond
+	}
+	state["model_input"].Free()
+	delete(state, "model_input")
+	slots := l.schedule.Slots
+	type value struct {
+		name string
+		v    []float32
+		dims []int
+	}
+	values := []value{
+		{"coefficients", call.Flat(), []int{scheduler.Rows(slots), scheduler.Columns(slots)}},
+		{"lo", []float32{float32(call.Lo)}, nil},
+		{"hi", []float32{float32(call.Hi)}, nil},
+	}
+	if call.NeedsNoise {
+		v, err := l.noise()
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, value{"noise", v, l.dims})
+	}
+	for _, x := range values {
+		t, err := put(l.ex, float32Type, x.v, x.dims...)
+		if err != nil {
+			return nil, err
+		}
+		once[x.name] = t
+	}
+	in := map[string]Tensor{}
+	for _, m := range []tensors{fixed, state, once} {
+		maps.Copy(in, m)
+	}
+	out, err := l.ex.Run(ctx, p, in)
+	if err != nil {
+		return nil, err
+	}
+	// Run has freed the donated ones among them; freeing again does nothing.
+	state.free()
+	clear(state)
+	state["sample"], state["model_input"] = out["latents"], out["model_input"]
+	for k := range slots {
+		state[history(k)] = out[history(k)]
+	}
+	return out, nil
+}
+
+// report tells the request's observers about a step.
+func (l *loop) report(ctx context.Context, i int, out map[string]Tensor) error {
+	defer out["model_output"].Free()
+	for name, t := range map[string]Tensor{"step_model_output": out["model_output"], "step_latents": out["latents"]} {
+		if err := observeTensor(ctx, l.req, name, t); err != nil {
+			return err
+		}
+	}
+	if l.req.Progress != nil {
+		// Progress is honest only when the step is done; the flag is the step's last value.
+		if _, err := out["finite"].Read(ctx); err != nil {
+			return err
+		}
+		l.req.Progress(i+1, len(l.schedule.Calls))
+	}
+	return nil
+}
+
+func history(k int) string { return fmt.Sprintf("h%d", k) }
+
+// put uploads v in a dtype.
+func put(ex Executor, dtype graph.DType, v []float32, dims ...int) (Tensor, error) {
 	data := float32Bytes(v)
-	if l.dtype != float32Type {
-		narrow := make([]byte, len(v)*l.dtype.Size())
-		if err := checkpoint.ConvertBytes(narrow, l.dtype, data, float32Type); err != nil {
+	if dtype != float32Type {
+		narrow := make([]byte, len(v)*dtype.Size())
+		if err := checkpoint.ConvertBytes(narrow, dtype, data, float32Type); err != nil {
 			return nil, err
 		}
 		data = narrow
 	}
-	return l.ex.Put(shape(l.dtype, l.dims...), data)
+	return ex.Put(shape(dtype, dims...), data)
 }
 
-// noise is the k-th draw of a stochastic scheduler: the request's own, or drawn.
-func (l *loop) noise(k int) ([]float32, error) {
+// noise is the next draw of a stochastic scheduler: from the request's own, or drawn.
+func (l *loop) noise() ([]float32, error) {
+	k := l.drawn
+	l.drawn++
 	given := l.req.StepNoise
 	if given == nil {
 		return l.draw(), nil
@@ -231,7 +234,16 @@ func (e *NotFiniteError) Error() string {
 	return fmt.Sprintf("%s: %s hold NaN or infinity; no picture is written. Look for such values in the weights, or try --dtype float32", e.Component, e.Stage)
 }
 
-// tensorList frees several tensors at once.
+// tensors are values by name, freed together.
+type tensors map[string]Tensor
+
+func (m tensors) free() {
+	for _, t := range m {
+		t.Free()
+	}
+}
+
+// tensorList is a list of values, freed together.
 type tensorList []Tensor
 
 func (l *tensorList) add(t Tensor) { *l = append(*l, t) }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"precast/graph"
-	"precast/graph/checkpoint"
 	"precast/graph/tokenizer"
 )
 
@@ -66,15 +65,7 @@ func batch(ex Executor, rows [][]float32, perPrompt int, dtype graph.DType, dims
 			all = append(all, r...)
 		}
 	}
-	data := float32Bytes(all)
-	if dtype != float32Type {
-		narrow := make([]byte, len(all)*dtype.Size())
-		if err := checkpoint.ConvertBytes(narrow, dtype, data, float32Type); err != nil {
-			return nil, err
-		}
-		data = narrow
-	}
-	return ex.Put(shape(dtype, append([]int{len(rows) * perPrompt}, dims...)...), data)
+	return put(ex, dtype, all, append([]int{len(rows) * perPrompt}, dims...)...)
 }
 
 // decodeImages runs the decoder on one picture's latents after the other.
