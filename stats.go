@@ -18,7 +18,8 @@ import (
 type Stats struct {
 	// Counts has trace, passes, lower, compile, cache_hit, cache_miss and execute.
 	Counts map[string]int64 `json:"counts"`
-	// Bytes has weights (on the device), converted (of them, in another dtype than stored), cache_read, cache_written and executables.
+	// Bytes has weights (on the device; of them mapped in place, copied since the file does not align them, converted from another dtype),
+	// cache_written and executables.
 	Bytes map[string]int64 `json:"bytes"`
 	// Seconds has one entry a phase.
 	Seconds map[string]float64 `json:"seconds"`

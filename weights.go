@@ -43,7 +43,7 @@ type weightStore struct {
 	matched map[string]checkpoint.Tensor // by component and wanted key
 	// device holds buffers by component, dtype and key; prepared weights by component, preparing program and key.
 	device map[weightID]backends.Buffer
-	arenas map[string][]*arena // memory of converted weights, by component
+	arenas map[string][]*arena // memory of copied weights, by component
 }
 
 type weightID struct {
@@ -157,13 +157,13 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 		if err != nil {
 			return err
 		}
-		if t := w.matched[component+"/"+q.Name]; t.DType != shape.DType {
+		if t := w.matched[component+"/"+q.Name]; !inPlace(t, shape) {
 			convert += roundUp(graph.ByteSize(shape), backends.Alignment)
 		}
 	}
 	a, err := newArena(convert)
 	if err != nil {
-		return asUser(fmt.Errorf("%s: no memory for %s of converted weights: %w", component, formatBytes(convert), err))
+		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, formatBytes(convert), err))
 	}
 	if a != nil {
 		w.arenas[component] = append(w.arenas[component], a)
@@ -194,32 +194,37 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 	return nil
 }
 
-// upload makes a device buffer of one tensor: without a copy where the mapping is aligned and in the wanted dtype, else with one.
+// inPlace reports whether the mapping itself can be the device's memory.
+func inPlace(t checkpoint.Tensor, shape graph.Shape) bool {
+	return t.DType == shape.DType && t.Aligned(backends.Alignment)
+}
+
+// upload makes a device buffer of one tensor: of the mapping where it is aligned and in the wanted dtype, else of one copy in the arena. The
+// copy is ours and not the backend's because it uses all processors and large pages.
 func (w *weightStore) upload(t checkpoint.Tensor, shape graph.Shape, a *arena) (backends.Buffer, error) {
 	size := graph.ByteSize(shape)
 	w.e.stats.bytes("weights", size)
 	client := w.e.backend.client
-	if t.DType != shape.DType {
-		dst := a.take(size)
-		if err := t.Convert(dst, shape.DType); err != nil {
-			return nil, err
-		}
-		t.Release()
-		w.e.stats.bytes("converted", size)
-		a.hold()
-		buf, err := client.BufferFromHost(dst, shape, backends.HostOptions{Semantics: backends.ZeroCopy, Release: a.drop})
-		if err != nil {
-			a.drop()
-		}
-		return buf, err
-	}
-	if t.Aligned(backends.Alignment) {
+	if inPlace(t, shape) {
 		// The mapping outlives the buffer: the engine closes the checkpoint last.
 		w.e.stats.bytes("mapped", size)
 		return client.BufferFromHost(t.Bytes(), shape, backends.HostOptions{Semantics: backends.ZeroCopy})
 	}
-	buf, err := client.BufferFromHost(t.Bytes(), shape, backends.HostOptions{Semantics: backends.CopyDuringCall})
+	if t.DType == shape.DType {
+		w.e.stats.bytes("copied", size)
+	} else {
+		w.e.stats.bytes("converted", size)
+	}
+	dst := a.take(size)
+	if err := t.Convert(dst, shape.DType); err != nil {
+		return nil, err
+	}
 	t.Release()
+	a.hold()
+	buf, err := client.BufferFromHost(dst, shape, backends.HostOptions{Semantics: backends.ZeroCopy, Release: a.drop})
+	if err != nil {
+		a.drop()
+	}
 	return buf, err
 }
 
@@ -398,7 +403,7 @@ func (q slotFile) shape() (graph.Shape, error) {
 
 func roundUp(n, multiple int64) int64 { return (n + multiple - 1) / multiple * multiple }
 
-// arena is one block of memory that converted weights lie in. It is given back when its owner and every buffer on it have dropped it.
+// arena is one block of memory that copies of weights lie in. It is given back when its owner and every buffer on it have dropped it.
 type arena struct {
 	mem  []byte
 	used int64
