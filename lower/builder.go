@@ -27,7 +27,7 @@ func ToBuilder(m *graph.Module, b compute.Builder) (err error) {
 	if len(m.Funcs) == 0 {
 		return fmt.Errorf("module %q has no function", m.Name)
 	}
-	s := e.newScope(b.Main(), m.Entry())
+	s := e.newScope(b.Main(), m.Entry(), false)
 	for _, p := range m.Entry().Params {
 		s.vals[p.Value] = s.v(s.f.Parameter(p.Name, p.Value.Shape, nil))
 	}
@@ -70,10 +70,12 @@ type scope struct {
 	f    compute.Function
 	fn   *graph.Func
 	vals map[*graph.Value]compute.Value
+	// nested says that f is not the builder's main function.
+	nested bool
 }
 
-func (e *emitter) newScope(f compute.Function, fn *graph.Func) *scope {
-	return &scope{e: e, f: f, fn: fn, vals: make(map[*graph.Value]compute.Value, len(fn.Nodes)+len(fn.Params))}
+func (e *emitter) newScope(f compute.Function, fn *graph.Func, nested bool) *scope {
+	return &scope{e: e, f: f, fn: fn, nested: nested, vals: make(map[*graph.Value]compute.Value, len(fn.Nodes)+len(fn.Params))}
 }
 
 // v passes a builder's value through and turns its error into a failure.
@@ -177,7 +179,7 @@ func (s *scope) call(callee string, args []compute.Value) []compute.Value {
 		}
 		s.e.funcs[callee] = f
 		if f != nil {
-			t := s.e.newScope(f, fn)
+			t := s.e.newScope(f, fn, true)
 			for _, p := range fn.Params {
 				t.vals[p.Value] = t.v(f.Parameter(p.Name, p.Value.Shape, nil))
 			}
@@ -187,7 +189,7 @@ func (s *scope) call(callee string, args []compute.Value) []compute.Value {
 	if f != nil {
 		return s.vs(s.f.Call(f, args...))
 	}
-	t := s.e.newScope(s.f, fn)
+	t := s.e.newScope(s.f, fn, s.nested)
 	for i, p := range fn.Params {
 		t.vals[p.Value] = args[i]
 	}
@@ -198,7 +200,7 @@ func (s *scope) call(callee string, args []compute.Value) []compute.Value {
 func (s *scope) closure(region *graph.Func) compute.Function {
 	f, err := s.f.Closure()
 	s.check(err)
-	t := s.e.newScope(f, region)
+	t := s.e.newScope(f, region, true)
 	for i, p := range region.Params {
 		t.vals[p.Value] = t.v(f.Parameter(fmt.Sprintf("%s_%d", p.Name, i), p.Value.Shape, nil))
 	}
@@ -210,13 +212,26 @@ func (s *scope) closure(region *graph.Func) compute.Function {
 func (s *scope) branch(region *graph.Func, args []compute.Value) compute.Function {
 	f, err := s.f.Closure()
 	s.check(err)
-	t := s.e.newScope(f, region)
+	t := s.e.newScope(f, region, true)
 	for i, p := range region.Params {
 		// A closure can't return what it captures: an identity makes it the closure's own.
 		t.vals[p.Value] = t.v(f.Identity(args[i]))
 	}
 	t.body()
 	return f
+}
+
+// broadcastInDim broadcasts x to a shape; dims are increasing.
+//
+// gomlx's Go backend lets element-wise operations read the operand of a broadcast of equal rank (its pass ImplicitBroadcastFusion), and does so
+// after it has counted the uses of the values of functions and closures: there, the value would be freed before it is read. A
+// reshape between the two, which copies nothing, keeps the broadcast.
+func (s *scope) broadcastInDim(x compute.Value, shape shapes.Shape, dims []int) compute.Value {
+	x = s.v(s.f.BroadcastInDim(x, shape, dims))
+	if s.nested && len(dims) == shape.Rank() {
+		x = s.v(s.f.Reshape(x, shape.Dimensions...))
+	}
+	return x
 }
 
 // one wraps a single result.

@@ -52,7 +52,7 @@ func (s *scope) scatter(n *graph.Node, a graph.Attrs, operand, indices, updates 
 	for i, axis := range toOperand {
 		limits[i] = int64(shape.Dimensions[axis] - size[axis])
 	}
-	limit := s.v(s.f.BroadcastInDim(s.v(s.f.Constant(limits, len(limits))), ishape, []int{vector}))
+	limit := s.broadcastInDim(s.v(s.f.Constant(limits, len(limits))), ishape, []int{vector})
 	zero := s.fill(ishape, 0)
 	outside := s.v(s.f.LogicalOr(s.v(s.f.LessThan(indices, zero)), s.v(s.f.GreaterThan(indices, limit))))
 	anyOutside := s.v(s.f.ReduceLogicalOr(outside, vector))
@@ -82,7 +82,7 @@ func (s *scope) scatter(n *graph.Node, a graph.Attrs, operand, indices, updates 
 	}
 	skip := anyOutside
 	if len(batch) < ushape.Rank() {
-		skip = s.v(s.f.BroadcastInDim(anyOutside, withDType(ushape, dtypes.Bool), batch))
+		skip = s.broadcastInDim(anyOutside, withDType(ushape, dtypes.Bool), batch)
 	}
 	updates = s.v(s.f.Where(skip, neutral, updates))
 	for i, axis := range windowAxes(shape.Rank(), inserted) {
@@ -128,7 +128,7 @@ func (s *scope) elementIndices(indices compute.Value, ishape shapes.Shape, vecto
 		if k := slices.Index(toOperand, axis); k >= 0 {
 			start, cut := s.cut(indices, ishape, vector, k, 1)
 			start = s.v(s.f.Reshape(start, slices.Delete(slices.Clone(cut.Dimensions), vector, vector+1)...))
-			at = s.v(s.f.BroadcastInDim(start, full, batch))
+			at = s.broadcastInDim(start, full, batch)
 		}
 		if k := slices.Index(free, axis); k >= 0 {
 			at = s.v(s.f.Add(at, s.v(s.f.Iota(full, window[k]))))
@@ -196,10 +196,10 @@ func (s *scope) dynamicUpdateSlice(n *graph.Node, in []compute.Value) compute.Va
 		}
 		start := s.start(in[2+axis], n.Operands[2+axis].Shape.DType, d-u)
 		line := shapes.Make(dtypes.Int64, d)
-		at := s.v(s.f.Sub(s.v(s.f.Iota(line, 0)), s.v(s.f.BroadcastInDim(start, line, nil))))
+		at := s.v(s.f.Sub(s.v(s.f.Iota(line, 0)), s.broadcastInDim(start, line, nil)))
 		zero, end := s.fill(line, 0), s.fill(line, float64(u-1))
 		in1 := s.v(s.f.LogicalAnd(s.v(s.f.GreaterOrEqual(at, zero)), s.v(s.f.LessOrEqual(at, end))))
-		mask := s.v(s.f.BroadcastInDim(in1, withDType(shape, dtypes.Bool), []int{axis}))
+		mask := s.broadcastInDim(in1, withDType(shape, dtypes.Bool), []int{axis})
 		if inside == nil {
 			inside = mask
 		} else {

@@ -230,7 +230,7 @@ func (s *scope) constant(l graph.Literal, shape shapes.Shape) compute.Value {
 		x = s.v(s.f.Bitcast(x, shape.DType))
 	}
 	if l.Splat && shape.Rank() > 0 {
-		x = s.v(s.f.BroadcastInDim(x, shape, nil))
+		x = s.broadcastInDim(x, shape, nil)
 	}
 	return x
 }
@@ -250,7 +250,7 @@ func (s *scope) fill(shape shapes.Shape, x float64) compute.Value {
 	if shape.Rank() == 0 {
 		return c
 	}
-	return s.v(s.f.BroadcastInDim(c, shape, nil))
+	return s.broadcastInDim(c, shape, nil)
 }
 
 // iota counts in int32 where gomlx has no iota of the dtype.
@@ -319,7 +319,7 @@ func (s *scope) bound(shape shapes.Shape, highest bool) compute.Value {
 	if shape.Rank() == 0 {
 		return c
 	}
-	return s.v(s.f.BroadcastInDim(c, shape, nil))
+	return s.broadcastInDim(c, shape, nil)
 }
 
 // intRange is the lowest value of an integer dtype and the first number above the highest.
@@ -426,7 +426,7 @@ func (s *scope) broadcast(x compute.Value, shape, result shapes.Shape, dims []in
 		slices.Sort(sorted)
 		dims = sorted
 	}
-	return s.v(s.f.BroadcastInDim(x, result, dims))
+	return s.broadcastInDim(x, result, dims)
 }
 
 func (s *scope) transpose(x compute.Value, perm []int) compute.Value {

@@ -96,7 +96,7 @@ func (s *scope) argMinMax(x compute.Value, shape shapes.Shape, axis int, isMin b
 			others = append(others, i)
 		}
 	}
-	extreme := s.v(s.f.BroadcastInDim(s.v(reduce(x, axis)), shape, others))
+	extreme := s.broadcastInDim(s.v(reduce(x, axis)), shape, others)
 	index := first(s.v(s.f.Equal(x, extreme)))
 	if nan != nil {
 		firstNaN := first(nan)
@@ -120,7 +120,7 @@ func (s *scope) reduceWindow(n *graph.Node, a graph.Attrs, x compute.Value) comp
 	}
 	identity := s.identity(shape.DType, combiner)
 	if result.Size() == 0 {
-		return s.v(s.f.BroadcastInDim(identity, n.Results[0].Shape, nil))
+		return s.broadcastInDim(identity, n.Results[0].Shape, nil)
 	}
 	rank := shape.Rank()
 	low, high, interior := make([]int, rank), make([]int, rank), make([]int, rank)

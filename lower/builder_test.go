@@ -115,6 +115,58 @@ func TestToBuilderSharesFunctions(t *testing.T) {
 	}
 }
 
+// TestToBuilderBroadcasts has, in a function and in the body of a loop, element-wise operations on broadcasts of values that are used before.
+func TestToBuilderBroadcasts(t *testing.T) {
+	const norm = `
+		%2 = reduce %1 {combiner = "add", dimensions = [1]} : f32[2]
+		%3 = reshape %2 : f32[2,1]
+		%4 = broadcast_in_dim %3 {broadcast_dimensions = [0, 1]} : f32[2,2]
+		%5 = subtract %1, %4 : f32[2,2]
+		%6 = multiply %5, %5 : f32[2,2]
+		%7 = broadcast_in_dim %3 {broadcast_dimensions = [0, 1]} : f32[2,2]
+		%8 = add %6, %7 : f32[2,2]`
+	for name, text := range map[string]string{
+		"function": `module @m
+			func @main {
+				%0 = input "x" : f32[2,2]
+				%1 = call %0 {callee = "block"} : f32[2,2]
+				return %1
+			}
+			func @block {
+				%0 = input "x" : f32[2,2]
+				%1 = negate %0 : f32[2,2]` + norm + `
+				return %8
+			}`,
+		"loop": `module @m
+			func @main {
+				%0 = input "x" : f32[2,2]
+				%1 = constant {value = splat<i32: 1>} : i32[]
+				%2, %3 = while %1, %0 region {
+					%0 = input "i" : i32[]
+					%1 = input "x" : f32[2,2]
+					%2 = constant {value = splat<i32: 0>} : i32[]
+					%3 = compare %0, %2 {direction = "GT"} : bool[]
+					return %3
+				} region {
+					%0 = input "i" : i32[]
+					%9 = input "x" : f32[2,2]
+					%1 = negate %9 : f32[2,2]` + norm + `
+					%10 = subtract %0, %0 : i32[]
+					return %10, %8
+				} : i32[], f32[2,2]
+				return %3
+			}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := execute(t, text, func(b compute.Builder) compute.Builder { return b }, []float32{1, 2, 3, 5})[0]
+			// Rows -1, -2 with the sum -3: (-1+3)^2-3, (-2+3)^2-3; and -3, -5 with the sum -8.
+			if want := []float32{1, -2, 17, 1}; !slices.Equal(got, want) {
+				t.Errorf("found %v, wanted %v", got, want)
+			}
+		})
+	}
+}
+
 type counting struct {
 	compute.Builder
 	names map[string]int
