@@ -36,7 +36,7 @@ type command struct {
 }
 
 func commands() []command {
-	return []command{compileCommand, runCommand}
+	return []command{runCommand, compileCommand, inspectCommand, cacheCommand, pluginCommand, envCommand}
 }
 
 func (c *cli) main(args []string) int {
@@ -84,6 +84,9 @@ func (c *cli) dispatch(ctx context.Context, args []string) error {
 		for _, k := range list {
 			names = append(names, k.name)
 		}
+		if near := nearest(args[0], names); near != "" {
+			return userError("command %q is not known; did you mean %s? (precast help lists the commands)", args[0], near)
+		}
 		return userError("command %q is not known; the commands are %s (precast help)", args[0], strings.Join(names, ", "))
 	}
 	k := list[i]
@@ -101,6 +104,18 @@ func (c *cli) dispatch(ctx context.Context, args []string) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		c.help(k, fs)
 		return nil
+	}
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "" {
+		var names []string
+		fs.VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				names = append(names, f.Name)
+			}
+		})
+		if near := nearest(strings.ReplaceAll(unknown.GetSpecifiedName(), "_", "-"), names); near != "" {
+			return userError("%w; did you mean --%s? (precast help %s lists the flags)", err, near, k.name)
+		}
 	}
 	if err != nil {
 		return userError("%w (precast help %s lists the flags)", err, k.name)

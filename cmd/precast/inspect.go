@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/pflag"
+
+	"precast"
+)
+
+var inspectCommand = command{
+	name: "inspect", args: "FILE|DIR [--component NAME]",
+	short: "show what a checkpoint, artifact, graph, cache entry or picture holds",
+	long: `
+Shows what a file or folder holds; what it is shows from its content:
+
+  a checkpoint folder   components, dtypes, parameters, files; with --component, the graph of a program at the given sizes, made from the config
+                        files alone
+  an artifact           programs, sizes, executables, the target; with --component, a graph
+  a .graph dump         the graph and its figures
+  a cache entry         its key, field by field
+  a safetensors file    its tensors
+  a PNG from precast    the parameters that made it
+
+A graph is printed as text (which parses back), StableHLO, JSON, DOT for Graphviz, or one HTML page to read in a browser.`,
+	setup: setupInspect,
+}
+
+func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
+	var o precast.InspectOptions
+	fs.StringVarP(&o.Component, "component", "c", "", "program whose graph is wanted, such as unet or vae.decoder")
+	fs.StringVar(&o.Phase, "phase", "", "how far that graph goes: trace, a pass's name, passes (default), stablehlo")
+	format := fs.StringP("format", "f", "", strings.Join(precast.GraphFormats, ", ")+" (default text); json without a graph describes the thing")
+	output := fs.StringP("output", "o", "", "file to write instead of standard output")
+	figures := fs.Bool("stats", false, "print a graph's figures only: nodes by operation, functions, weights")
+	fs.IntVar(&o.Sizes.Height, "height", 0, "height in pixels (default: the model's)")
+	fs.IntVar(&o.Sizes.Width, "width", 0, "width in pixels (default: the model's)")
+	fs.IntVar(&o.Sizes.Batch, "batch-size", 0, "pictures in a batch (default 1)")
+	fs.IntVar(&o.Sizes.MaxSequenceLength, "max-sequence-length", 0, "FLUX.1: text tokens of T5 (default 512)")
+	fs.StringVar(&o.Config.DType, "dtype", "", "dtype that the networks compute in: float32 (default), bfloat16, float16")
+	fs.StringVar(&o.Config.Regions, "regions", "", "inline (default) or split, which outlines repeated blocks")
+	fs.StringVar(&o.Config.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: CLASS[,key=value...]")
+	fs.StringVar(&o.Config.Variant, "variant", "", "weight files to look at, such as fp16 for *.fp16.safetensors")
+	fs.StringSliceVar(&o.Config.DisabledPasses, "disable-pass", nil, "leave out these passes")
+	return func(_ context.Context, args []string) error {
+		if err := wantArgs(args, "FILE|DIR"); err != nil {
+			return err
+		}
+		if *format != "" && !slices.Contains(precast.GraphFormats, *format) {
+			return userError("format: found %q, wanted one of %s", *format, strings.Join(precast.GraphFormats, ", "))
+		}
+		for _, name := range []string{"height", "width", "batch-size", "max-sequence-length"} {
+			if v, _ := fs.GetInt(name); fs.Changed(name) && v < 1 {
+				return userError("%s: found %d, wanted 1 or more", name, v)
+			}
+		}
+		x, err := precast.Inspect(args[0], o)
+		if err != nil {
+			return err
+		}
+		write := func(w io.Writer) error { return c.printInspection(w, x, *format, *figures) }
+		if *output == "" || *output == "-" {
+			return write(c.out)
+		}
+		return writeFile(*output, func(f *os.File) error { return write(f) })
+	}
+}
+
+func (c *cli) printInspection(w io.Writer, x *precast.Inspection, format string, figures bool) error {
+	switch {
+	case figures && x.Graph == nil:
+		return userError("stats: %s is a %s; --stats is for a graph, add --component NAME", x.Path, x.Kind)
+	case figures && format == "json", x.Graph == nil && format == "json":
+		return x.WriteJSON(w)
+	case figures:
+		_, err := io.WriteString(w, x.Graph.String())
+		return err
+	case x.Graph != nil:
+		if format == "" {
+			format = "text"
+			if x.Phase == "stablehlo" {
+				format = "stablehlo"
+			}
+		}
+		return x.WriteGraph(w, format)
+	case format != "" && format != "text":
+		return x.WriteGraph(w, format) // its error says what the format is for
+	case x.Checkpoint != nil:
+		return printCheckpoint(w, x.Path, x.Checkpoint)
+	case x.Artifact != nil:
+		return printArtifact(w, x.Path, x.Artifact)
+	case x.Entry != nil:
+		return printEntry(w, x.Entry)
+	case x.Tensors != nil:
+		return printTensors(w, x.Path, x.Tensors)
+	}
+	return printParameters(w, x.Path, x.Parameters)
+}
+
+// pairs prints "name  value" lines.
+func pairs(w io.Writer, list ...string) error {
+	t := table(w)
+	for i := 0; i+1 < len(list); i += 2 {
+		if list[i+1] != "" {
+			fmt.Fprintf(t, "%s\t%s\n", list[i], list[i+1])
+		}
+	}
+	return t.Flush()
+}
+
+func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 2, 8, 2, ' ', 0) }
+
+func printCheckpoint(w io.Writer, path string, k *precast.CheckpointInfo) error {
+	if err := pairs(w, "checkpoint", path, "pipeline", k.Pipeline, "problem", k.Problem); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	t := table(w)
+	fmt.Fprintln(t, "component\tclass\tdtype\ttensors\tparameters\tbytes\tfiles")
+	for _, p := range k.Components {
+		if len(p.Files) == 0 {
+			note := "-"
+			if p.Problem != "" {
+				note = "see below"
+			}
+			fmt.Fprintf(t, "%s\t%s\t-\t-\t-\t-\t%s\n", p.Name, p.Class, note)
+			continue
+		}
+		var files []string
+		for _, f := range p.Files {
+			files = append(files, f.Name)
+		}
+		text := files[0]
+		if len(files) > 1 {
+			text = fmt.Sprintf("%s ... (%d files)", files[0], len(files))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", p.Name, p.Class, strings.Join(p.DTypes, ","), p.Tensors, count(p.Parameters),
+			precast.FormatBytes(p.Bytes), text)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, p := range k.Components {
+		if p.Problem != "" {
+			fmt.Fprintf(w, "problem: %s: %s\n", p.Name, p.Problem)
+		}
+	}
+	if k.Sizes != nil {
+		fmt.Fprintf(w, "\nprograms at %s\n", k.Sizes)
+		t := table(w)
+		for _, p := range k.Programs {
+			fmt.Fprintf(t, "  %s\t%s\n", p.Name, p.Spec)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	for _, n := range k.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+	return nil
+}
+
+// count writes a number for people: 443604 as "443,604".
+func count(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func printArtifact(w io.Writer, path string, a *precast.ArtifactInfo) error {
+	if err := pairs(w, "artifact", path, "made by", "precast "+a.Precast, "pipeline", a.Pipeline, "weights in", a.Checkpoint, "dtype", a.DType,
+		"regions", a.Regions, "scheduler", a.Scheduler, "variant", a.Variant); err != nil {
+		return err
+	}
+	for _, s := range a.Shapes {
+		fmt.Fprintf(w, "sizes       %s\n", s)
+	}
+	fmt.Fprintln(w, "\nruns as it is where these are equal; elsewhere it is compiled again from its graphs")
+	t := table(w)
+	for _, f := range a.Target {
+		fmt.Fprintf(t, "  %s\t%s\n", f.Name, orDash(f.Value))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	t = table(w)
+	fmt.Fprintln(t, "program\tsizes\tweights\tsteps\texecutables\tbytes")
+	for _, p := range a.Programs {
+		bytes := int64(0)
+		for _, x := range p.Executables {
+			bytes += x.Bytes
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\n", p.Name, p.Spec, p.Weights, p.Steps, len(p.Executables), precast.FormatBytes(bytes))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	t = table(w)
+	fmt.Fprintln(t, "member\tbytes\tsha256")
+	for _, m := range a.Members {
+		fmt.Fprintf(t, "%s\t%d\t%s\n", m.Name, m.Size, m.SHA256)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if len(a.Headers) > 0 {
+		fmt.Fprintln(w)
+		t = table(w)
+		fmt.Fprintln(t, "component\tsha256 of its weight files' headers")
+		for _, name := range slices.Sorted(maps.Keys(a.Headers)) {
+			fmt.Fprintf(t, "%s\t%s\n", name, a.Headers[name])
+		}
+		return t.Flush()
+	}
+	return nil
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func printTensors(w io.Writer, path string, f *precast.TensorFileInfo) error {
+	if err := pairs(w, "safetensors", path, "bytes", precast.FormatBytes(f.Bytes), "parameters", count(f.Parameters), "tensors", fmt.Sprint(len(f.Tensors))); err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(f.Metadata)) {
+		fmt.Fprintf(w, "metadata %s = %q\n", key, f.Metadata[key])
+	}
+	fmt.Fprintln(w)
+	t := table(w)
+	fmt.Fprintln(t, "tensor\tdtype\tshape\tbytes\tat")
+	for _, x := range f.Tensors {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\n", x.Key, x.DType, strings.Join(strings.Fields(fmt.Sprint(x.Shape)), ","), x.Bytes, x.Offset)
+	}
+	return t.Flush()
+}
+
+func printParameters(w io.Writer, path string, p *precast.Params) error {
+	seed := ""
+	if p.Seed != nil {
+		seed = fmt.Sprint(*p.Seed)
+	}
+	list := []string{
+		"picture", path, "pipeline", p.Pipeline, "prompt", quoted(p.Prompt), "negative prompt", p.NegativePrompt, "seed", seed,
+		"height", fmt.Sprint(p.Height), "width", fmt.Sprint(p.Width), "num_inference_steps", fmt.Sprint(p.NumInferenceSteps),
+		"guidance_scale", fmt.Sprint(p.GuidanceScale), "scheduler", p.Scheduler,
+	}
+	for _, key := range slices.Sorted(maps.Keys(p.Extra)) {
+		list = append(list, key, fmt.Sprint(p.Extra[key]))
+	}
+	return pairs(w, list...)
+}
+
+// quoted shows that a text is there and empty.
+func quoted(s string) string {
+	if s == "" {
+		return `""`
+	}
+	return s
+}
