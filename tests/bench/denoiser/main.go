@@ -1,0 +1,305 @@
+// Command denoiser times a checkpoint's denoiser on the CPU: this project's side of the benchmarks. torch_denoiser.py is the other side, with
+// the same flags where they mean the same and the same line of JSON.
+//
+//	denoiser --size 512x512 --steps 5 --threads 2 MODEL_DIR
+//
+// Inputs come from --inputs, a safetensors file that torch_denoiser.py wrote, else they are random.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gomlx/compute/dtypes"
+
+	"precast"
+	"precast/graph/checkpoint"
+	"precast/graph/models/flux"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "denoiser:", err)
+		os.Exit(1)
+	}
+}
+
+// report is the line that is printed. Times are seconds since the start of the process, but step times.
+type report struct {
+	Model    string             `json:"model"`
+	Size     string             `json:"size"`
+	Batch    int                `json:"batch"`
+	DType    string             `json:"dtype"`
+	Mode     string             `json:"mode"`
+	Threads  int                `json:"threads"`
+	Opened   float64            `json:"opened_s"`
+	Loaded   float64            `json:"loaded_s"`
+	First    float64            `json:"first_step_done_s"`
+	Steps    []float64          `json:"steps_s"`
+	StepMin  float64            `json:"step_min_s"`
+	Median   float64            `json:"step_median_s"`
+	PeakRSS  int64              `json:"peak_rss_kb"`
+	LoadRSS  int64              `json:"loaded_rss_kb"`
+	Seconds  map[string]float64 `json:"phases_s"`
+	Counts   map[string]int64   `json:"counts"`
+	Bytes    map[string]int64   `json:"bytes"`
+	Relative *float64           `json:"relative_difference,omitempty"`
+}
+
+func run() error {
+	var (
+		cfg     precast.Config
+		size    = flag.String("size", "256x256", "HEIGHTxWIDTH in pixels")
+		batch   = flag.Int("batch", 1, "pictures; the UNet's inputs have as many rows")
+		steps   = flag.Int("steps", 5, "steps to time after the first")
+		inputs  = flag.String("inputs", "", "safetensors file with the inputs, and the output to compare with as \"sample\"")
+		output  = flag.String("output", "", "write the output to this safetensors file")
+		convert = flag.String("convert", "", "write the checkpoint's denoiser to this folder in --dtype, with data aligned for use without a copy, and end")
+		profile = flag.String("cpuprofile", "", "write a CPU profile of the Go side to this file")
+		verbose = flag.Bool("verbose", false, "log to standard error")
+	)
+	flag.StringVar(&cfg.DType, "dtype", "float32", "dtype to compute in")
+	flag.IntVar(&cfg.Threads, "threads", 2, "threads of the backend")
+	flag.StringVar(&cfg.Plugin, "plugin", "", "PJRT plugin, by name or path")
+	flag.StringVar(&cfg.Regions, "regions", "inline", "inline or split")
+	flag.StringVar(&cfg.CacheDir, "cache", "", "folder of the cache")
+	flag.StringVar(&cfg.DumpDir, "dump-compilation-phases-to", "", "folder for every phase of what is compiled")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		return fmt.Errorf("found %d arguments, wanted MODEL_DIR", flag.NArg())
+	}
+	if *convert != "" {
+		return convertWeights(flag.Arg(0), *convert)
+	}
+	if *verbose {
+		cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err != nil {
+			return err
+		}
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	start, err := processStart()
+	if err != nil {
+		return err
+	}
+	since := func() float64 { return time.Since(start).Seconds() }
+	height, width, ok := strings.Cut(*size, "x")
+	h, err1 := strconv.Atoi(height)
+	w, err2 := strconv.Atoi(width)
+	if !ok || err1 != nil || err2 != nil {
+		return fmt.Errorf("size: found %q, wanted HEIGHTxWIDTH", *size)
+	}
+
+	ctx := context.Background()
+	p, err := precast.Open(ctx, flag.Arg(0), cfg)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	r := report{Model: p.Class(), Size: *size, Batch: *batch, DType: cfg.DType, Mode: cfg.Regions, Threads: cfg.Threads, Opened: since()}
+	name, sizes := "unet", precast.Sizes{Batch: *batch, Height: h, Width: w}
+	if p.Class() == "FluxPipeline" {
+		name, sizes.MaxSequenceLength = "transformer", 512
+	}
+	prog, err := p.Program(name, sizes)
+	if err != nil {
+		return err
+	}
+	in, want, err := readInputs(flag.Arg(0), *inputs, prog, h, w)
+	if err != nil {
+		return err
+	}
+	if err := prog.Prepare(ctx); err != nil {
+		return err
+	}
+	r.Loaded, r.LoadRSS = since(), statusKB("VmRSS")
+	var out map[string]precast.HostTensor
+	for i := range *steps + 1 {
+		begin := time.Now()
+		if out, err = prog.Run(ctx, in); err != nil {
+			return err
+		}
+		if i == 0 {
+			r.First = since()
+		} else {
+			r.Steps = append(r.Steps, time.Since(begin).Seconds())
+		}
+	}
+	if len(r.Steps) > 0 {
+		sorted := slices.Sorted(slices.Values(r.Steps))
+		r.StepMin, r.Median = sorted[0], sorted[len(sorted)/2]
+		if n := len(sorted); n%2 == 0 {
+			r.Median = (sorted[n/2-1] + sorted[n/2]) / 2
+		}
+	}
+	r.PeakRSS = statusKB("VmHWM")
+	if i := checkpoint.NonFinite(out["sample"].Data, out["sample"].Shape.DType); i >= 0 {
+		return fmt.Errorf("element %d of the output is not finite", i)
+	}
+	if want != nil {
+		d := difference(out["sample"], *want)
+		r.Relative = &d
+	}
+	s := p.Stats()
+	r.Seconds, r.Counts, r.Bytes = s.Seconds, s.Counts, s.Bytes
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	fmt.Println(string(line))
+	if *output != "" {
+		t := out["sample"]
+		return checkpoint.WriteFile(*output, []checkpoint.Item{{Key: "sample", DType: t.Shape.DType, Shape: t.Shape.Dimensions, Data: t.Data}}, nil)
+	}
+	return nil
+}
+
+// readInputs returns the program's inputs: from the file where it has them, the rotary tables computed, the rest random. want is the file's output.
+func readInputs(dir, path string, prog *precast.Program, h, w int) (in map[string]precast.HostTensor, want *precast.HostTensor, err error) {
+	in = map[string]precast.HostTensor{}
+	var file *checkpoint.File
+	if path != "" {
+		if file, err = checkpoint.OpenFile(path); err != nil {
+			return nil, nil, err
+		}
+		defer file.Close()
+		if t, ok := file.Tensor("sample_out"); ok {
+			data, err := t.Float32s()
+			if err != nil {
+				return nil, nil, err
+			}
+			want = &precast.HostTensor{Data: float32Bytes(data)}
+		}
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, q := range prog.Inputs() {
+		n := q.Shape.Size()
+		values := make([]float32, n)
+		switch q.Name {
+		case "rotary_cos", "rotary_sin":
+			cfg, err := fluxConfig(dir)
+			if err != nil {
+				return nil, nil, err
+			}
+			cos, sin := flux.RoPE(cfg, 512, h/16, w/16)
+			if values = cos; q.Name == "rotary_sin" {
+				values = sin
+			}
+		case "timestep":
+			for i := range values {
+				values[i] = 0.7
+				if prog.Component() == "unet" {
+					values[i] = 700
+				}
+			}
+		case "guidance":
+			for i := range values {
+				values[i] = 3.5
+			}
+		default:
+			for i := range values {
+				values[i] = float32(rng.NormFloat64())
+			}
+		}
+		if file != nil {
+			if t, ok := file.Tensor(q.Name); ok {
+				got, err := t.Float32s()
+				if err != nil {
+					return nil, nil, err
+				}
+				if len(got) == 1 {
+					got = slices.Repeat(got, n)
+				}
+				if len(got) != n {
+					return nil, nil, fmt.Errorf("%s: %s has %d values, the program wants %s", path, q.Name, len(got), q.Shape)
+				}
+				values = got
+			}
+		}
+		data := float32Bytes(values)
+		if q.Shape.DType != dtypes.Float32 {
+			narrow := make([]byte, n*q.Shape.DType.Size())
+			if err := checkpoint.ConvertBytes(narrow, q.Shape.DType, data, dtypes.Float32); err != nil {
+				return nil, nil, err
+			}
+			data = narrow
+		}
+		in[q.Name] = precast.HostTensor{Shape: q.Shape, Data: data}
+	}
+	return in, want, nil
+}
+
+func fluxConfig(dir string) (flux.Config, error) {
+	cfg, err := checkpoint.ReadConfig(filepath.Join(dir, "transformer", "config.json"))
+	if err != nil {
+		return flux.Config{}, err
+	}
+	return flux.ParseConfig(cfg)
+}
+
+// difference is the largest absolute difference, relative to the largest absolute value wanted.
+func difference(got precast.HostTensor, want precast.HostTensor) float64 {
+	a := floats(got)
+	b := floats(precast.HostTensor{Data: want.Data})
+	if len(a) != len(b) {
+		return 1e9
+	}
+	var d, m float64
+	for i := range a {
+		d, m = max(d, abs(float64(a[i])-float64(b[i]))), max(m, abs(float64(b[i])))
+	}
+	return d / m
+}
+
+func abs(x float64) float64 { return max(x, -x) }
+
+// processStart is the time at which the kernel started this process, to a hundredth of a second: the same that torch_denoiser.py measures from.
+func processStart() (time.Time, error) {
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return time.Time{}, err
+	}
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	ticks, err := strconv.ParseInt(string(fields[19]), 10, 64)
+	if err != nil {
+		return time.Time{}, err
+	}
+	uptime, err := bootTime()
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Now().Add(-(uptime - time.Duration(ticks)*(time.Second/100))), nil
+}
+
+// statusKB reads a line of /proc/self/status: VmRSS, or VmHWM, the peak.
+func statusKB(key string) int64 {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, key+":"); ok {
+			n, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Time the denoiser of a diffusers checkpoint in PyTorch on the CPU: the peers' side of the benchmarks.
+
+    python torch_denoiser.py MODEL_DIR --size 256x256 [--mode eager|compile|regional] [--batch 1] [--steps 5] [--threads 2] [--save FILE]
+
+Prints one line of JSON: seconds from process start to imports done, model loaded and first step done (with compile, that holds the compile), the
+following steps, the peak resident set. Inputs are random from a fixed seed, of the pipeline's own shapes (512 T5 tokens for FLUX.1, 77 CLIP tokens
+for Stable Diffusion). --save writes inputs and output as a safetensors file, which the other side reads to compute the same.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+
+
+def process_start():
+    """When the kernel started this process, to a hundredth of a second."""
+    ticks = int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19])
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+START = process_start()
+p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+p.add_argument("model")
+p.add_argument("--size", default="256x256")
+p.add_argument("--mode", default="eager", choices=["eager", "compile", "regional"])
+p.add_argument("--dtype", default="float32")
+p.add_argument("--batch", type=int, default=1)
+p.add_argument("--steps", type=int, default=5)
+p.add_argument("--threads", type=int, default=2)
+p.add_argument("--save")
+a = p.parse_args()
+
+import diffusers  # noqa: E402
+import torch  # noqa: E402
+
+t_import = time.time() - START
+torch.set_num_threads(a.threads)
+dtype = getattr(torch, a.dtype)
+index = json.load(open(os.path.join(a.model, "model_index.json")))
+name = "unet" if "unet" in index else "transformer"
+net = getattr(diffusers, index[name][1]).from_pretrained(os.path.join(a.model, name), torch_dtype=dtype).eval()
+t_load = time.time() - START
+
+h, w = (int(x) for x in a.size.split("x"))
+c, g = net.config, torch.Generator().manual_seed(0)
+
+
+def rnd(*shape):
+    return torch.randn(*shape, generator=g).to(dtype)
+
+
+if name == "transformer":
+    rows, cols = h // 16, w // 16
+    ids = torch.zeros(rows, cols, 3)
+    ids[..., 1] += torch.arange(rows)[:, None]
+    ids[..., 2] += torch.arange(cols)[None]
+    kw = dict(
+        hidden_states=rnd(a.batch, rows * cols, c.in_channels), encoder_hidden_states=rnd(a.batch, 512, c.joint_attention_dim),
+        pooled_projections=rnd(a.batch, c.pooled_projection_dim), timestep=torch.full((a.batch,), 0.7).to(dtype),
+        img_ids=ids.reshape(rows * cols, 3), txt_ids=torch.zeros(512, 3), guidance=torch.full((a.batch,), 3.5) if c.guidance_embeds else None,
+    )  # fmt: skip
+else:
+    kw = dict(sample=rnd(a.batch, c.in_channels, h // 8, w // 8), timestep=torch.tensor(700), encoder_hidden_states=rnd(a.batch, 77, c.cross_attention_dim))
+if a.mode == "compile":
+    net.compile(fullgraph=True, dynamic=False)
+if a.mode == "regional":
+    net.compile_repeated_blocks(fullgraph=True, dynamic=False)
+times = []
+with torch.inference_mode():
+    for i in range(a.steps + 1):
+        t = time.time()
+        out = net(**kw, return_dict=False)[0]
+        times.append(time.time() - t)
+        if i == 0:
+            t_first = time.time() - START
+assert torch.isfinite(out.float()).all()
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+print(json.dumps(dict(
+    model=type(net).__name__, size=a.size, batch=a.batch, dtype=a.dtype, mode=a.mode, threads=a.threads, imported_s=t_import, loaded_s=t_load,
+    first_step_done_s=t_first, steps_s=times[1:], step_min_s=min(times[1:], default=None),
+    step_median_s=statistics.median(times[1:]) if times[1:] else None, peak_rss_kb=int(status["VmHWM"].split()[0]),
+)))  # fmt: skip
+if a.save:
+    from safetensors.torch import save_file
+
+    tensors = {k: v.float().contiguous() for k, v in kw.items() if v is not None and not k.endswith("_ids")}
+    save_file({**tensors, "sample_out": out.float().contiguous()}, a.save)
