@@ -111,22 +111,33 @@ func (a *artifact) find(id string) *manifest {
 	return a.file.Programs[i]
 }
 
+// artifactManifest is the artifact's manifest of the program, nil where it has none for these sizes. The program must have been made from the
+// config that the checkpoint has.
+func (e *engine) artifactManifest(p *pipelines.Program) (*manifest, error) {
+	m := e.artifact.find(p.ID())
+	if m == nil || p.Component == "" {
+		return m, nil
+	}
+	digest, err := e.source.configDigest(p.Component)
+	if err != nil {
+		return nil, err
+	}
+	if digest != m.Config {
+		return nil, userErrorf("%s: the config of component %q in %s is not the one that the artifact was compiled from; give the right folder with --checkpoint, or compile anew", e.artifact.path, p.Component, e.source.ck.Dir())
+	}
+	return m, nil
+}
+
 // fromArtifact makes a program ready from the artifact: its executables where they fit this machine, else from its graph. Nil, nil where
 // the artifact has no such program.
 func (e *engine) fromArtifact(ctx context.Context, p *pipelines.Program) (*program, error) {
-	m := e.artifact.find(p.ID())
+	m, err := e.artifactManifest(p)
+	if err != nil {
+		return nil, err
+	}
 	if m == nil {
 		e.cfg.Log.Info("the artifact has no program for these sizes", "program", p.ID(), "artifact", e.artifact.path)
 		return nil, nil
-	}
-	if p.Component != "" {
-		digest, err := e.source.configDigest(p.Component)
-		if err != nil {
-			return nil, err
-		}
-		if digest != m.Config {
-			return nil, userErrorf("%s: the config of component %q in %s is not the one that the artifact was compiled from; give the right folder with --checkpoint, or compile anew", e.artifact.path, p.Component, e.source.ck.Dir())
-		}
 	}
 	want := cache.Key{Fields: e.backend.identity}
 	reason := ""

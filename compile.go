@@ -112,6 +112,9 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 	if err := p.connect(); err != nil {
 		return nil, err
 	}
+	if err := p.engine.checkWeights(programs); err != nil {
+		return nil, err
+	}
 	for i, q := range programs {
 		if o.Progress != nil {
 			o.Progress(i, len(programs), q.ID())
@@ -120,9 +123,6 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 		compiled := p.stats.Counts["compile"]
 		made, err := p.engine.get(ctx, q)
 		if err != nil {
-			return nil, err
-		}
-		if err := p.engine.weights.check(q, made.manifest); err != nil {
 			return nil, err
 		}
 		r := ProgramReport{Name: q.Name, Spec: q.Spec, Executables: len(made.exes) + len(made.prepare), Steps: len(made.manifest.Main.Steps), Cached: p.stats.Counts["compile"] == compiled}

@@ -39,9 +39,7 @@ func openBackend(c *Config) (*backend, error) {
 			return nil, err
 		}
 	}
-	// PRECAST_PLUGIN=go asks for the Go backend where no flag says otherwise.
-	goByEnv := c.Backend == "auto" && c.Plugin == "" && os.Getenv(plugin.PluginVariable) == "go"
-	if c.Backend != "go" && !goByEnv {
+	if c.Backend != "go" {
 		installed, err := findPlugin(c.Plugin)
 		var missing *plugin.NotInstalledError
 		switch {
@@ -126,8 +124,10 @@ type engine struct {
 
 	mu       sync.Mutex
 	programs map[string]*program
-	weights  *weightStore
-	live     map[*tensor]bool
+	// traced holds modules by program ID, between the check of the weights that they read and their compile.
+	traced  map[string]*graph.Module
+	weights *weightStore
+	live    map[*tensor]bool
 }
 
 // program is a program that is ready to be bound to weights and run.
@@ -225,6 +225,7 @@ func (e *engine) get(ctx context.Context, p *pipelines.Program) (*program, error
 		return have, nil
 	}
 	made, err := e.make(ctx, p)
+	delete(e.traced, id)
 	if err != nil {
 		return nil, err
 	}
@@ -239,6 +240,71 @@ func (e *engine) get(ctx context.Context, p *pipelines.Program) (*program, error
 	}
 	e.programs[id] = made
 	return made, nil
+}
+
+// checkWeights matches what the programs read with the checkpoint, before any of them is compiled; the error lists everything that does
+// not fit. What a program reads is known from its manifest, else it is traced here and kept for its compile.
+func (e *engine) checkWeights(programs []*pipelines.Program) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var faults []error
+	for _, p := range programs {
+		if p.Component == "" {
+			continue
+		}
+		m, err := e.foundManifest(p)
+		if err != nil {
+			return err
+		}
+		if m != nil {
+			err = e.weights.check(p, m)
+		} else if !e.cfg.CacheOnly {
+			module, terr := e.trace(p)
+			if terr != nil {
+				return terr
+			}
+			e.traced[p.ID()] = module
+			err = e.weights.match(p, moduleWeights(module))
+		}
+		var user *UserError
+		if err != nil && !errors.As(err, &user) {
+			return err
+		}
+		faults = append(faults, err)
+	}
+	return asUser(errors.Join(faults...))
+}
+
+// foundManifest is the manifest of a program that is ready, in the artifact or in the cache, nil where there is none.
+func (e *engine) foundManifest(p *pipelines.Program) (*manifest, error) {
+	if made := e.programs[p.ID()]; made != nil {
+		return made.manifest, nil
+	}
+	if e.artifact != nil {
+		if m, err := e.artifactManifest(p); m != nil || err != nil {
+			return m, err
+		}
+	}
+	key, err := e.specKey(p)
+	if err != nil {
+		return nil, err
+	}
+	return e.cachedManifest(p, key), nil
+}
+
+// moduleWeights lists the checkpoint's tensors that a module reads, itself or in its preparation.
+func moduleWeights(m *graph.Module) []slotFile {
+	params := m.Entry().Params
+	if prep := m.Func(passes.PrepareFunc); prep != nil {
+		params = append(slices.Clone(params), prep.Params...)
+	}
+	var list []slotFile
+	for _, q := range params {
+		if q.Kind == graph.Weight {
+			list = append(list, slotFile{Name: q.Name, Weight: true, DType: graph.DTypeName(q.Value.Shape.DType), Dims: q.Value.Shape.Dimensions})
+		}
+	}
+	return list
 }
 
 func (e *engine) make(ctx context.Context, p *pipelines.Program) (*program, error) {
@@ -277,15 +343,32 @@ func (e *engine) make(ctx context.Context, p *pipelines.Program) (*program, erro
 	}
 	defer unlock()
 	e.stats.count(p.Name, "cache_miss")
-	module, err := e.trace(p)
-	if err != nil {
-		return nil, err
+	module := e.traced[p.ID()]
+	if module == nil {
+		if module, err = e.trace(p); err != nil {
+			return nil, err
+		}
 	}
 	return e.compile(ctx, p, module, &key)
 }
 
 // fromCache loads a program whose every part is in the cache, nil where one is missing.
 func (e *engine) fromCache(ctx context.Context, p *pipelines.Program, key cache.Key) *program {
+	m := e.cachedManifest(p, key)
+	if m == nil {
+		return nil
+	}
+	made, err := e.loadAll(ctx, p.Name, m, func(x exeFile) ([]byte, bool) { return e.store.Get(cache.Executable, x.Key) })
+	if err != nil {
+		e.cfg.Log.Warn("cached program can't be used; it is compiled anew", "program", p.ID(), "reason", err.Error())
+		return nil
+	}
+	e.stats.count(p.Name, "cache_hit")
+	return made
+}
+
+// cachedManifest reads a program's manifest from the cache, nil where it has none that can be used.
+func (e *engine) cachedManifest(p *pipelines.Program, key cache.Key) *manifest {
 	if e.store == nil {
 		return nil
 	}
@@ -296,18 +379,16 @@ func (e *engine) fromCache(ctx context.Context, p *pipelines.Program, key cache.
 		return nil
 	}
 	m := &manifest{}
-	if err := json.Unmarshal(data, m); err != nil || m.ID != p.ID() {
+	err := json.Unmarshal(data, m)
+	if err == nil {
+		err = m.check()
+	}
+	if err != nil || m.ID != p.ID() {
 		e.cfg.Log.Warn("cache entry has another content than its key says; it is made anew", "program", p.ID())
 		e.store.Delete(cache.Manifest, key)
 		return nil
 	}
-	made, err := e.loadAll(ctx, p.Name, m, func(x exeFile) ([]byte, bool) { return e.store.Get(cache.Executable, x.Key) })
-	if err != nil {
-		e.cfg.Log.Warn("cached program can't be used; it is compiled anew", "program", p.ID(), "reason", err.Error())
-		return nil
-	}
-	e.stats.count(p.Name, "cache_hit")
-	return made
+	return m
 }
 
 var errMissing = errors.New("an executable is missing")

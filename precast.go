@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"precast/cache"
+	"precast/graph"
 	"precast/graph/checkpoint"
 	"precast/graph/pipelines"
 )
@@ -76,12 +77,15 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 		}
 		return nil, asUser(err)
 	}
+	if p.artifact != nil && p.ck.Class() != p.artifact.file.Pipeline {
+		return nil, userErrorf("%s: the artifact was compiled for a %s, but %s holds a %s; name the right folder with --checkpoint", path, p.artifact.file.Pipeline, dir, p.ck.Class())
+	}
 	if p.pipe, err = pipelines.New(p.ck, pipelines.Options{DType: dtype, Scheduler: p.cfg.Scheduler}); err != nil {
 		return nil, asUser(err)
 	}
 	p.engine = &engine{
 		cfg: &p.cfg, dtype: dtype, source: source{p.ck}, stats: p.stats, class: p.pipe.Class(), artifact: p.artifact,
-		programs: map[string]*program{}, live: map[*tensor]bool{},
+		programs: map[string]*program{}, traced: map[string]*graph.Module{}, live: map[*tensor]bool{},
 	}
 	p.engine.weights = newWeightStore(p.engine)
 	p.stats.time("", "open", start)
@@ -126,7 +130,7 @@ func (p *Pipeline) Check(req *Request) error {
 	if have, need := availableMemory(), p.pipe.ActivationBytes(s); have > 0 && need > have {
 		return userErrorf("%s needs about %s for activations, and %s of memory is available; take a smaller size or batch", s, formatBytes(need), formatBytes(have))
 	}
-	return asUser(p.pipe.Prepare())
+	return asUser(p.pipe.Prepare(req))
 }
 
 // complete fills in defaults and checks arguments and sizes.
@@ -148,7 +152,7 @@ func (p *Pipeline) complete(req *Request) error {
 	return asUser(err)
 }
 
-// checkWeights matches the weights of every component that the programs read, so that all that is missing is reported before any compile.
+// checkWeights reads the weight headers of every component that the programs read, so that a broken file is found before any work.
 func (p *Pipeline) checkWeights(programs []*pipelines.Program) error {
 	var names []string
 	for _, q := range programs {
@@ -174,13 +178,12 @@ func (p *Pipeline) Generate(ctx context.Context, req *Request) (*Result, error) 
 	if err := p.connect(); err != nil {
 		return nil, err
 	}
-	// Everything is made ready before anything runs: a weight that is missing or a program that can't be compiled costs no denoising.
+	// Everything is made ready before anything runs: a weight that is missing costs no compile, a program that can't be compiled no denoising.
+	if err := p.engine.checkWeights(programs); err != nil {
+		return nil, err
+	}
 	for _, q := range programs {
-		made, err := p.engine.get(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		if err := p.engine.weights.check(q, made.manifest); err != nil {
+		if _, err := p.engine.get(ctx, q); err != nil {
 			return nil, err
 		}
 	}

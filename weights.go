@@ -58,6 +58,15 @@ func newWeightStore(e *engine) *weightStore {
 
 // check matches a program's weights against the checkpoint without reading one. The error lists everything that does not fit.
 func (w *weightStore) check(p *pipelines.Program, m *manifest) error {
+	params := m.Main.Params
+	if m.Prep != nil {
+		params = append(slices.Clone(params), m.Prep.Params...)
+	}
+	return w.match(p, params)
+}
+
+// match does check's work on a list of parameters.
+func (w *weightStore) match(p *pipelines.Program, params []slotFile) error {
 	if p.Component == "" {
 		return nil
 	}
@@ -66,29 +75,18 @@ func (w *weightStore) check(p *pipelines.Program, m *manifest) error {
 		return asUser(err)
 	}
 	var want []checkpoint.Want
-	add := func(params []slotFile) error {
-		for _, q := range params {
-			if !q.Weight || passes.IsPrepared(q.Name) {
-				continue
-			}
-			if _, ok := w.matched[p.Component+"/"+q.Name]; ok {
-				continue
-			}
-			shape, err := q.shape()
-			if err != nil {
-				return err
-			}
-			want = append(want, checkpoint.Want{Key: q.Name, Shape: shape.Dimensions, DType: shape.DType})
+	for _, q := range params {
+		if !q.Weight || passes.IsPrepared(q.Name) {
+			continue
 		}
-		return nil
-	}
-	if err := add(m.Main.Params); err != nil {
-		return err
-	}
-	if m.Prep != nil {
-		if err := add(m.Prep.Params); err != nil {
+		if _, ok := w.matched[p.Component+"/"+q.Name]; ok {
+			continue
+		}
+		shape, err := q.shape()
+		if err != nil {
 			return err
 		}
+		want = append(want, checkpoint.Want{Key: q.Name, Shape: shape.Dimensions, DType: shape.DType})
 	}
 	found, err := comp.Match(want, p.Aliases)
 	if err != nil {

@@ -84,6 +84,9 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		if *trueCFG > 1 {
 			o.Request.TrueCFGScale, o.Request.NegativePrompt = trueCFG, []string{""}
 		}
+		if err := checkWritable(*stats); err != nil {
+			return err
+		}
 		cfg.Log = c.logger()
 		p, err := precast.Open(ctx, args[0], cfg)
 		if err != nil {

@@ -100,6 +100,9 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		if err := finish(); err != nil {
 			return err
 		}
+		if err := checkWritable(*stats); err != nil {
+			return err
+		}
 		if len(req.Prompt) == 0 {
 			return userError("prompt: none given; give --prompt TEXT")
 		}
@@ -117,15 +120,15 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 			return err
 		}
 		defer out.Abort()
-		for _, n := range p.Notes() {
-			cfg.Log.Info(n)
-		}
 		if show := c.progress("step"); show != nil {
 			req.Progress = show
 		}
 		res, err := p.Generate(ctx, &req)
 		if err != nil {
 			return err
+		}
+		for _, n := range p.Notes() {
+			cfg.Log.Info(n)
 		}
 		paths, err := out.Write(res)
 		if err != nil {

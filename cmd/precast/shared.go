@@ -39,7 +39,7 @@ func parseShape(s string) (precast.Sizes, error) {
 	h, w, ok := strings.Cut(strings.ToLower(s), "x")
 	height, err1 := strconv.Atoi(h)
 	width, err2 := strconv.Atoi(w)
-	if !ok || err1 != nil || err2 != nil {
+	if !ok || err1 != nil || err2 != nil || height < 1 || width < 1 {
 		return precast.Sizes{}, userError("shape: found %q, wanted HEIGHTxWIDTH in pixels, such as 1024x768", s)
 	}
 	return precast.Sizes{Height: height, Width: width}, nil
@@ -61,6 +61,22 @@ func (c *cli) progress(what string) func(i, n int) {
 		}
 	}
 	return func(i, n int) { fmt.Fprintf(c.err, "precast: %s %d/%d\n", what, i, n) }
+}
+
+// checkWritable finds out before the work whether writeFile can write there; an empty path is fine.
+func checkWritable(path string) error {
+	if path == "" {
+		return nil
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return userError("%q can't be written: it is a folder", path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".precast-*")
+	if err != nil {
+		return userError("%q can't be written: %w", path, err)
+	}
+	f.Close()
+	return os.Remove(f.Name())
 }
 
 // writeFile writes a small result file whole or not at all.

@@ -104,7 +104,15 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 	if *r.TrueCFGScale > 1 && len(r.NegativePrompt) == 0 {
 		r.warn("true_cfg_scale has no effect without negative_prompt")
 	}
-	return joinErrors(append(errs, r.check(), checkLatents(r, r.Batch(), (r.Height/p.multiple())*(r.Width/p.multiple()), p.flux.InChannels))...)
+	tokens := (r.Height / p.multiple()) * (r.Width / p.multiple())
+	if err := joinErrors(append(errs, r.check(), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), tokens, p.flux.InChannels))...); err != nil {
+		return err
+	}
+	schedule, err := p.schedule(r, tokens)
+	if err != nil {
+		return err
+	}
+	return checkStepNoise(r, schedule, r.Batch(), tokens, p.flux.InChannels)
 }
 
 func (p *fluxPipeline) Sizes(r *Request) Sizes {
@@ -170,11 +178,10 @@ func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	if r != nil && r.TrueCFGScale != nil && *r.TrueCFGScale > 1 && len(r.NegativePrompt) > 0 {
 		kind = guided
 	}
-	steps := 4
-	if r != nil && r.NumInferenceSteps > 0 {
-		steps = r.NumInferenceSteps
+	if r == nil {
+		r = &Request{NumInferenceSteps: 4}
 	}
-	schedule, err := p.schedule(&Request{NumInferenceSteps: steps}, (s.Height/p.multiple())*(s.Width/p.multiple()))
+	schedule, err := p.schedule(r, (s.Height/p.multiple())*(s.Width/p.multiple()))
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +228,20 @@ func (p *fluxPipeline) open() error {
 	return nil
 }
 
-func (p *fluxPipeline) Prepare() error { return p.open() }
+func (p *fluxPipeline) Prepare(r *Request) error {
+	if err := p.open(); err != nil {
+		return err
+	}
+	second := p.secondEncoder(r)
+	return joinErrors(p.encoders[0].check(r.Prompt, r.NegativePrompt), second.check(r.Prompt, r.Prompt2, r.NegativePrompt, r.NegativePrompt2))
+}
+
+// secondEncoder is T5 at the request's length.
+func (p *fluxPipeline) secondEncoder(r *Request) *textEncoder {
+	e := *p.encoders[1]
+	e.length, e.limit = r.MaxSequenceLength, fmt.Sprintf("max_sequence_length, %d tokens", r.MaxSequenceLength)
+	return &e
+}
 
 func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*Output, error) {
 	if err := p.open(); err != nil {
@@ -236,8 +256,7 @@ func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*
 	}
 	trueCFG := *r.TrueCFGScale > 1 && len(r.NegativePrompt) > 0
 
-	t5enc := *p.encoders[1]
-	t5enc.length, t5enc.limit = s.MaxSequenceLength, fmt.Sprintf("max_sequence_length, %d tokens", s.MaxSequenceLength)
+	t5enc := p.secondEncoder(r)
 	var pooled, embeds, negPooled, negEmbeds [][]float32
 	encode := func(text, text2 string) (pool, emb []float32, err error) {
 		a, err := p.encoders[0].encode(ctx, ex, r, ps.clip, text)

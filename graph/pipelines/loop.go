@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 
 	"precast/graph"
 	"precast/graph/checkpoint"
@@ -140,11 +139,7 @@ func (l *loop) step(ctx context.Context, p *Program, i int, fixed, state tensors
 		{"hi", []float32{float32(call.Hi)}, nil},
 	}
 	if call.NeedsNoise {
-		v, err := l.noise()
-		if err != nil {
-			return nil, err
-		}
-		values = append(values, value{"noise", v, l.dims})
+		values = append(values, value{"noise", l.noise(), l.dims})
 	}
 	for _, x := range values {
 		t, err := put(l.ex, float32Type, x.v, x.dims...)
@@ -204,24 +199,16 @@ func put(ex Executor, dtype graph.DType, v []float32, dims ...int) (Tensor, erro
 	return ex.Put(shape(dtype, dims...), data)
 }
 
-// noise is the next draw of a stochastic scheduler: from the request's own, or drawn.
-func (l *loop) noise() ([]float32, error) {
+// noise is the next draw of a stochastic scheduler: from the request's own, which checkStepNoise has found long enough, or drawn.
+func (l *loop) noise() []float32 {
 	k := l.drawn
 	l.drawn++
 	given := l.req.StepNoise
 	if given == nil {
-		return l.draw(), nil
-	}
-	want := append([]int{0}, l.dims...)
-	dims := given.Shape.Dimensions
-	if len(dims) != len(want) || !slices.Equal(dims[1:], want[1:]) {
-		return nil, fmt.Errorf("step_noise: shape is %v, wanted one leading axis and then %v", dims, l.dims)
-	}
-	if k >= dims[0] {
-		return nil, fmt.Errorf("step_noise: holds noise for %d steps, but step %d needs one more", dims[0], k+1)
+		return l.draw()
 	}
 	size := len(l.latents)
-	return float32s(given.Data)[k*size : (k+1)*size], nil
+	return float32s(given.Data)[k*size : (k+1)*size]
 }
 
 // NotFiniteError says that a stage computed NaN or infinity.

@@ -9,6 +9,7 @@ import (
 	"precast/graph"
 	"precast/graph/checkpoint"
 	"precast/graph/models/autoencoderkl"
+	"precast/graph/scheduler"
 	"precast/graph/tokenizer"
 )
 
@@ -91,6 +92,27 @@ func checkLatents(r *Request, want ...int) error {
 	}
 	if !slices.Equal(r.Latents.Shape.Dimensions, want) || r.Latents.Shape.DType != float32Type {
 		return fmt.Errorf("latents: found %s, wanted float32 %v for this batch and size", r.Latents.Shape, want)
+	}
+	return nil
+}
+
+// checkStepNoise checks the noise that is given for the steps of a stochastic scheduler: one more leading axis, as long as the schedule draws.
+func checkStepNoise(r *Request, s *scheduler.Schedule, latents ...int) error {
+	if r.StepNoise == nil {
+		return nil
+	}
+	draws := 0
+	for i := range s.Calls {
+		if s.Calls[i].NeedsNoise {
+			draws++
+		}
+	}
+	found := r.StepNoise.Shape
+	if len(found.Dimensions) != len(latents)+1 || !slices.Equal(found.Dimensions[1:], latents) || found.DType != float32Type {
+		return fmt.Errorf("step_noise: found %s, wanted float32 with one leading axis and then %v", found, latents)
+	}
+	if n := found.Dimensions[0]; n < draws {
+		return fmt.Errorf("step_noise: holds noise for %d steps, but the schedule draws it %d times", n, draws)
 	}
 	return nil
 }

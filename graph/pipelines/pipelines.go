@@ -90,8 +90,9 @@ type Pipeline interface {
 	Programs(s Sizes, req *Request) ([]*Program, error)
 	// ActivationBytes estimates the largest sum of live activations over the programs.
 	ActivationBytes(s Sizes) int64
-	// Prepare opens what Generate needs besides programs and weights, so that a missing tokenizer is found before any work.
-	Prepare() error
+	// Prepare opens what Generate needs besides programs and weights, so that a missing tokenizer is found before any work, and a text of the
+	// request (with its defaults filled in) that the tokenizer or its text encoder can't take.
+	Prepare(req *Request) error
 	// Generate makes the pictures.
 	Generate(ctx context.Context, ex Executor, req *Request) (*Output, error)
 }

@@ -106,7 +106,20 @@ func (p *sdPipeline) Defaults(r *Request) error {
 	if len(r.NegativePrompt) > 0 && *r.GuidanceScale <= 1 {
 		r.warn("negative_prompt has no effect: guidance_scale is %g; give one above 1", *r.GuidanceScale)
 	}
-	return joinErrors(append(errs, r.check(), checkLatents(r, r.Batch(), p.unet.InChannels, r.Height/scale, r.Width/scale))...)
+	dims := []int{r.Batch(), p.unet.InChannels, r.Height / scale, r.Width / scale}
+	if err := joinErrors(append(errs, r.check(), p.CheckSizes(p.Sizes(r)), checkLatents(r, dims...))...); err != nil {
+		return err
+	}
+	schedule, err := p.schedule(r)
+	if err != nil {
+		return err
+	}
+	return checkStepNoise(r, schedule, dims...)
+}
+
+// schedule computes the sampler's plan.
+func (p *sdPipeline) schedule(r *Request) (*scheduler.Schedule, error) {
+	return p.scheduler.Schedule(scheduler.Options{Steps: r.NumInferenceSteps, Sigmas: r.Sigmas, Timesteps: r.Timesteps, Eta: r.Eta})
 }
 
 func (p *sdPipeline) Sizes(r *Request) Sizes {
@@ -172,14 +185,13 @@ func (p *sdPipeline) kind(r *Request) stepKind {
 }
 
 func (p *sdPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
-	o, kind, skip := scheduler.Options{Steps: 10}, guided, 0
+	kind, skip := guided, 0
 	if r != nil {
 		kind, skip = p.kind(r), r.ClipSkip
-		if r.NumInferenceSteps > 0 {
-			o.Steps = r.NumInferenceSteps
-		}
+	} else {
+		r = &Request{NumInferenceSteps: 10}
 	}
-	schedule, err := p.scheduler.Schedule(o)
+	schedule, err := p.schedule(r)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +226,12 @@ func (p *sdPipeline) open() error {
 	return nil
 }
 
-func (p *sdPipeline) Prepare() error { return p.open() }
+func (p *sdPipeline) Prepare(r *Request) error {
+	if err := p.open(); err != nil {
+		return err
+	}
+	return p.encoder.check(r.Prompt, r.NegativePrompt)
+}
 
 func (p *sdPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*Output, error) {
 	if err := p.open(); err != nil {
@@ -225,7 +242,7 @@ func (p *sdPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*Ou
 	kind := p.kind(r)
 	scale := p.vae.ScaleFactor()
 	dims := []int{s.Batch, p.unet.InChannels, s.Height / scale, s.Width / scale}
-	schedule, err := p.scheduler.Schedule(scheduler.Options{Steps: r.NumInferenceSteps, Sigmas: r.Sigmas, Timesteps: r.Timesteps, Eta: r.Eta})
+	schedule, err := p.schedule(r)
 	if err != nil {
 		return nil, err
 	}

@@ -19,16 +19,37 @@ type textEncoder struct {
 	limit string
 }
 
-// encode runs the program on one prompt and returns the results by name, in float32.
-func (e *textEncoder) encode(ctx context.Context, ex Executor, req *Request, p *Program, text string) (map[string][]float32, error) {
+// tokens turns a prompt into as many ids as the encoder takes.
+func (e *textEncoder) tokens(text string) (tokenizer.Encoding, error) {
 	enc, err := e.tok.Encode(text, tokenizer.Options{MaxLength: e.length, Pad: true, Truncate: true, AddSpecial: true})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", e.component, err)
+		return tokenizer.Encoding{}, fmt.Errorf("%s: %w", e.component, err)
 	}
 	for _, id := range enc.IDs {
 		if int(id) >= e.vocab {
-			return nil, fmt.Errorf("%s: the tokenizer gives id %d, but the embedding has %d rows (vocab_size); tokenizer and text encoder do not belong together", e.component, id, e.vocab)
+			return tokenizer.Encoding{}, fmt.Errorf("%s: the tokenizer gives id %d, but the embedding has %d rows (vocab_size); tokenizer and text encoder do not belong together", e.component, id, e.vocab)
 		}
+	}
+	return enc, nil
+}
+
+// check tokenizes texts, so that what can't be encoded is found before any work.
+func (e *textEncoder) check(lists ...[]string) error {
+	for _, texts := range lists {
+		for _, text := range texts {
+			if _, err := e.tokens(text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// encode runs the program on one prompt and returns the results by name, in float32.
+func (e *textEncoder) encode(ctx context.Context, ex Executor, req *Request, p *Program, text string) (map[string][]float32, error) {
+	enc, err := e.tokens(text)
+	if err != nil {
+		return nil, err
 	}
 	if enc.Cut != "" {
 		req.warn("the prompt is longer than %s: this part of it is not used: %q", e.limit, enc.Cut)
