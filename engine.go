@@ -39,7 +39,9 @@ func openBackend(c *Config) (*backend, error) {
 			return nil, err
 		}
 	}
-	if c.Backend != "go" {
+	// PRECAST_PLUGIN=go asks for the Go backend where no flag says otherwise.
+	goByEnv := c.Backend == "auto" && c.Plugin == "" && os.Getenv(plugin.PluginVariable) == "go"
+	if c.Backend != "go" && !goByEnv {
 		installed, err := findPlugin(c.Plugin)
 		var missing *plugin.NotInstalledError
 		switch {
