@@ -28,7 +28,7 @@ An entry that is damaged costs a compile and no more: it is found, removed and m
 }
 
 func setupCache(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
-	dir := fs.String("cache-dir", "", "folder of the cache (default $PRECAST_CACHE_DIR, else precast in the user's cache folder)")
+	dir := fs.String("cache-dir", "", "`DIR` of the cache (default: $PRECAST_CACHE_DIR, else precast in the user's cache folder)")
 	dry := fs.Bool("dry-run", false, "cleanup, clear: say what would be removed, remove nothing")
 	remove := fs.Bool("delete", false, "verify: remove the entries that are damaged")
 	older := fs.Duration("older-than", 0, "cleanup: remove entries that were not used for so long, too, such as 720h")
@@ -70,16 +70,14 @@ func setupCache(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error
 			return show(s, err, func(w io.Writer) error { return printCacheStatus(w, s) })
 		case "lookup":
 			if len(rest) == 0 {
-				rest = []string{""}
+				list, err := store.List()
+				return show(notNil(list), err, func(w io.Writer) error { return printEntries(w, list, c.verbose) })
 			}
 			list, err := store.Lookup(rest[0])
-			if err == nil && len(list) == 0 && rest[0] != "" {
+			if err == nil && len(list) == 0 {
 				return userError("cache lookup: no entry's digest starts with %q, and no program has that name; precast cache lookup lists all", rest[0])
 			}
-			if list == nil {
-				list = []precast.CacheEntry{}
-			}
-			return show(list, err, func(w io.Writer) error { return printEntries(w, list, c.verbose || len(list) == 1 && rest[0] != "") })
+			return show(notNil(list), err, func(w io.Writer) error { return printEntries(w, list, c.verbose || len(list) == 1) })
 		case "verify":
 			r, err := store.Verify(*remove)
 			if err := show(r, err, func(w io.Writer) error { return printVerify(w, r) }); err != nil {
@@ -96,6 +94,14 @@ func setupCache(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error
 		r, err := store.Clear(*dry)
 		return show(r, err, func(w io.Writer) error { return printRemoval(w, r) })
 	}
+}
+
+// notNil makes an empty list print as one in JSON.
+func notNil(list []precast.CacheEntry) []precast.CacheEntry {
+	if list == nil {
+		return []precast.CacheEntry{}
+	}
+	return list
 }
 
 func printCacheStatus(w io.Writer, s *precast.CacheStatus) error {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -42,7 +43,7 @@ func commands() []command {
 func (c *cli) main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := c.dispatch(ctx, args)
+	err := c.guarded(ctx, args)
 	if err == nil || errors.Is(err, pflag.ErrHelp) {
 		return 0
 	}
@@ -52,6 +53,16 @@ func (c *cli) main(args []string) int {
 	}
 	c.complain(err)
 	return precast.ExitCode(err)
+}
+
+// guarded is dispatch with a panic made an error, so that one of ours is told from the user's input by the exit code.
+func (c *cli) guarded(ctx context.Context, args []string) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("BUG: panic: %s\n%s", strings.TrimPrefix(fmt.Sprint(p), "BUG: "), debug.Stack())
+		}
+	}()
+	return c.dispatch(ctx, args)
 }
 
 // complain prints an error, one problem a line.
@@ -99,7 +110,7 @@ func (c *cli) dispatch(ctx context.Context, args []string) error {
 	run := k.setup(c, fs)
 	fs.BoolVarP(&c.quiet, "quiet", "q", false, "print results and errors only")
 	fs.BoolVarP(&c.verbose, "verbose", "v", false, "say more: each pass, a table of counts and times")
-	format := fs.String("log-format", "text", "form of notes and warnings on standard error: text or json")
+	format := fs.String("log-format", "text", "`FORM` of notes, warnings, progress and errors on standard error: text or json")
 	err := fs.Parse(args[1:])
 	if errors.Is(err, pflag.ErrHelp) {
 		c.help(k, fs)
@@ -152,15 +163,15 @@ precast help COMMAND lists a command's flags; in their names - and _ are the sam
 Environment:
   PRECAST_CACHE_DIR   where compiled programs are kept (default: precast in the user's cache folder)
   PRECAST_PLUGIN_DIR  where PJRT plugins are installed (default: precast/plugins in the user's data folder)
-  PRECAST_PLUGIN      the plugin to run on: a path or a name of precast plugin list
-  XLA_FLAGS           flags for XLA; they are part of every cache key, but those that ask for dumps
+  PRECAST_PLUGIN      the plugin to run on: a path, a name of precast plugin list, or go for none
+  XLA_FLAGS           flags for XLA; they are part of every cache key, except those that ask for dumps
 
 Exit codes: 0 done; 1 something is wrong with the input; 2 a fault of precast; 3 --cache-only was given and something would have to be compiled.
 `)
 }
 
 func (c *cli) help(k command, fs *pflag.FlagSet) {
-	fmt.Fprintf(c.out, "precast %s %s\n\n%s\n\nFlags:\n%s", k.name, k.args, strings.TrimSpace(k.long), fs.FlagUsagesWrapped(110))
+	fmt.Fprintf(c.out, "%s\n\n%s\n\nFlags:\n%s", strings.TrimSpace("precast "+k.name+" "+k.args), strings.Trim(k.long, "\n"), flagHelp(fs))
 }
 
 // wantArgs checks the number of arguments; names are what they are.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"text/tabwriter"
 
 	"github.com/spf13/pflag"
@@ -26,9 +25,9 @@ place of the folder. Weights stay in the folder. Without -o the cache is filled.
 func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 	var cfg precast.Config
 	var o precast.CompileOptions
-	fs.StringVarP(&o.Output, "output", "o", "", "artifact to write")
-	target := fs.String("target", "cpu", "what to compile for: cpu")
-	shapes := fs.StringArray("shape", nil, "HEIGHTxWIDTH in pixels; several times for several sizes")
+	fs.StringVarP(&o.Output, "output", "o", "", "artifact `FILE` to write, usually NAME.precast")
+	target := fs.String("target", "cpu", "what to compile for: cpu, the only one yet")
+	shapes := fs.StringArray("shape", nil, "`HEIGHTxWIDTH` in pixels; several times for several sizes in one artifact")
 	height := fs.Int("height", 0, "height in pixels, in place of --shape")
 	width := fs.Int("width", 0, "width in pixels, in place of --shape")
 	batch := fs.Int("batch-size", 1, "prompts in a batch")
@@ -39,11 +38,11 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	rescale := fs.Float64("guidance-rescale", 0, "Stable Diffusion: above 0, compile for rescaled guidance")
 	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion: layers of CLIP to leave out at its end")
 	steps := fs.Int("num-inference-steps", 0, "steps that the run will have; another number compiles nothing")
-	fs.StringSliceVar(&o.Components, "components", nil, "compile only these components or programs, such as transformer or vae.decoder")
-	fs.StringVar(&o.CompileTo, "compile-to", "", "stop after this phase: trace, a pass's name, passes, stablehlo")
+	fs.StringSliceVar(&o.Components, "components", nil, "components or programs to compile, such as transformer,vae.decoder (default: all)")
+	fs.StringVar(&o.CompileTo, "compile-to", "", "`PHASE` to stop after: trace, a pass's name, passes, stablehlo")
 	configOnly := fs.Bool("config-only", false, "read config files only, no weights; with --compile-to")
 	asJSON := fs.Bool("json", false, "print the report as JSON")
-	stats := fs.String("stats", "", "write counts, bytes, seconds and peak memory to this JSON file")
+	stats := fs.String("stats", "", "JSON `FILE` to write counts, bytes, seconds and peak memory to")
 	engineFlags(fs, &cfg)
 	return func(ctx context.Context, args []string) error {
 		if err := wantArgs(args, "MODEL_DIR"); err != nil {
@@ -55,8 +54,8 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		if *configOnly && (o.CompileTo == "" || o.CompileTo == "executable") {
 			return userError("config-only: an executable needs the weights' files; add --compile-to stablehlo or an earlier phase")
 		}
-		if *batch < 1 || *images < 1 {
-			return userError("batch-size and num-images-per-prompt: found %d and %d, wanted 1 or more", *batch, *images)
+		if err := atLeastOne(fs, "batch-size", "num-images-per-prompt", "height", "width", "max-sequence-length", "num-inference-steps"); err != nil {
+			return err
 		}
 		for _, s := range *shapes {
 			size, err := parseShape(s)
@@ -87,6 +86,11 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		if err := checkWritable(*stats); err != nil {
 			return err
 		}
+		statsFile, err := openResult("stats", *stats)
+		if err != nil {
+			return err
+		}
+		defer statsFile.abort()
 		cfg.Log = c.logger()
 		p, err := precast.Open(ctx, args[0], cfg)
 		if err != nil {
@@ -103,10 +107,8 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		for _, n := range p.Notes() {
 			cfg.Log.Info(n)
 		}
-		if *stats != "" {
-			if err := writeFile(*stats, func(f *os.File) error { return p.Stats().WriteJSON(f) }); err != nil {
-				return err
-			}
+		if err := statsFile.commit(p.Stats().WriteJSON); err != nil {
+			return err
 		}
 		if c.verbose {
 			if err := p.Stats().WriteTable(c.err); err != nil {
@@ -124,16 +126,16 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 
 func (c *cli) printReport(r *precast.CompileReport, phase string) error {
 	t := tabwriter.NewWriter(c.out, 2, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "program\tsizes\tnodes\tweights\texecutables\tbytes\tseconds\t")
+	fmt.Fprintln(t, "program\tsizes\tnodes\tweights\texecutables\tbytes\tseconds")
 	for _, p := range r.Programs {
 		nodes, note := fmt.Sprint(p.Nodes), ""
 		if p.Nodes == 0 {
 			nodes = "-"
 		}
 		if p.Cached {
-			note = "cached"
+			note = " cached"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%.2f\t%s\n", p.Name, p.Spec, nodes, p.Weights, p.Executables, p.Bytes, p.Seconds, note)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%.2f%s\n", p.Name, p.Spec, nodes, p.Weights, p.Executables, precast.FormatBytes(p.Bytes), p.Seconds, note)
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -21,7 +21,7 @@ variables that change something. Add its output to a report of a fault.`,
 
 func setupEnv(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 	asJSON := fs.Bool("json", false, "print JSON")
-	dir := fs.String("cache-dir", "", "folder of the cache")
+	dir := fs.String("cache-dir", "", "`DIR` of the cache (default: $PRECAST_CACHE_DIR, else precast in the user's cache folder)")
 	return func(ctx context.Context, args []string) error {
 		if err := wantArgs(args); err != nil {
 			return err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -35,10 +34,10 @@ A graph is printed as text (which parses back), StableHLO, JSON, DOT for Graphvi
 
 func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 	var o precast.InspectOptions
-	fs.StringVarP(&o.Component, "component", "c", "", "program whose graph is wanted, such as unet or vae.decoder")
-	fs.StringVar(&o.Phase, "phase", "", "how far that graph goes: trace, a pass's name, passes (default), stablehlo")
-	format := fs.StringP("format", "f", "", strings.Join(precast.GraphFormats, ", ")+" (default text); json without a graph describes the thing")
-	output := fs.StringP("output", "o", "", "file to write instead of standard output")
+	fs.StringVarP(&o.Component, "component", "c", "", "program whose graph is wanted, such as unet or vae.decoder; without it the folder or file is described")
+	fs.StringVar(&o.Phase, "phase", "", "`PHASE` that the graph is shown after: trace, a pass's name, passes (default), stablehlo")
+	format := fs.StringP("format", "f", "", "`FORM` of the output: "+strings.Join(precast.GraphFormats, ", ")+" (default text); what isn't a graph is text or json")
+	output := fs.StringP("output", "o", "", "`FILE` to write instead of standard output")
 	figures := fs.Bool("stats", false, "print a graph's figures only: nodes by operation, functions, weights")
 	fs.IntVar(&o.Sizes.Height, "height", 0, "height in pixels (default: the model's)")
 	fs.IntVar(&o.Sizes.Width, "width", 0, "width in pixels (default: the model's)")
@@ -46,7 +45,7 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	fs.IntVar(&o.Sizes.MaxSequenceLength, "max-sequence-length", 0, "FLUX.1: text tokens of T5 (default 512)")
 	fs.StringVar(&o.Config.DType, "dtype", "", "dtype that the networks compute in: float32 (default), bfloat16, float16")
 	fs.StringVar(&o.Config.Regions, "regions", "", "inline (default) or split, which outlines repeated blocks")
-	fs.StringVar(&o.Config.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: CLASS[,key=value...]")
+	fs.StringVar(&o.Config.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: `CLASS[,KEY=VALUE...]`")
 	fs.StringVar(&o.Config.Variant, "variant", "", "weight files to look at, such as fp16 for *.fp16.safetensors")
 	fs.StringSliceVar(&o.Config.DisabledPasses, "disable-pass", nil, "leave out these passes")
 	return func(_ context.Context, args []string) error {
@@ -56,20 +55,26 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		if *format != "" && !slices.Contains(precast.GraphFormats, *format) {
 			return userError("format: found %q, wanted one of %s", *format, strings.Join(precast.GraphFormats, ", "))
 		}
-		for _, name := range []string{"height", "width", "batch-size", "max-sequence-length"} {
-			if v, _ := fs.GetInt(name); fs.Changed(name) && v < 1 {
-				return userError("%s: found %d, wanted 1 or more", name, v)
-			}
+		if err := atLeastOne(fs, "height", "width", "batch-size", "max-sequence-length"); err != nil {
+			return err
 		}
+		if *output == "-" {
+			*output = ""
+		}
+		file, err := openResult("output", *output)
+		if err != nil {
+			return err
+		}
+		defer file.abort()
 		x, err := precast.Inspect(args[0], o)
 		if err != nil {
 			return err
 		}
 		write := func(w io.Writer) error { return c.printInspection(w, x, *format, *figures) }
-		if *output == "" || *output == "-" {
+		if *output == "" {
 			return write(c.out)
 		}
-		return writeFile(*output, func(f *os.File) error { return write(f) })
+		return file.commit(write)
 	}
 }
 
@@ -208,9 +213,25 @@ func printArtifact(w io.Writer, path string, a *precast.ArtifactInfo) error {
 	}
 	fmt.Fprintln(w)
 	t = table(w)
-	fmt.Fprintln(t, "member\tbytes\tsha256")
+	uses := map[string][]string{}
+	for _, p := range a.Programs {
+		use := func(member, what string) {
+			if !slices.Contains(uses[member], what) {
+				uses[member] = append(uses[member], what)
+			}
+		}
+		use(p.Graph, p.Name)
+		for _, x := range p.Executables {
+			if x.Prepare {
+				use(x.Member, p.Name+" (prepares weights)")
+			} else {
+				use(x.Member, p.Name)
+			}
+		}
+	}
+	fmt.Fprintln(t, "member\tbytes\tsha256\tof")
 	for _, m := range a.Members {
-		fmt.Fprintf(t, "%s\t%d\t%s\n", m.Name, m.Size, m.SHA256)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", m.Name, m.Size, m.SHA256[:min(16, len(m.SHA256))], strings.Join(uses[m.Name], ", "))
 	}
 	if err := t.Flush(); err != nil {
 		return err

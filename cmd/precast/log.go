@@ -37,7 +37,11 @@ func (h *lineHandler) Enabled(_ context.Context, l slog.Level) bool { return l >
 func (h *lineHandler) Handle(_ context.Context, r slog.Record) error {
 	var parts []string
 	add := func(a slog.Attr) bool {
-		parts = append(parts, fmt.Sprintf("%s %v", a.Key, a.Value))
+		if v := a.Value.Resolve(); v.Kind() == slog.KindFloat64 {
+			parts = append(parts, fmt.Sprintf("%s %.3g", a.Key, v.Float64()))
+		} else {
+			parts = append(parts, fmt.Sprintf("%s %v", a.Key, v))
+		}
 		return true
 	}
 	for _, a := range h.attrs {

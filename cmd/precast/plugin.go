@@ -27,7 +27,7 @@ A plugin of your own is used by its path: --plugin PATH, or PRECAST_PLUGIN in th
 }
 
 func setupPlugin(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
-	wheel := fs.String("wheel", "", "install: wheel that was fetched by other means, for a machine without network")
+	wheel := fs.String("wheel", "", "install: `FILE` of the wheel, fetched by other means, for a machine without network")
 	force := fs.Bool("force", false, "install: install again what is there")
 	asJSON := fs.Bool("json", false, "list: print JSON")
 	client := fs.Bool("client", false, "describe: make a client")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -17,8 +16,8 @@ var runCommand = command{
 	short: "make pictures from a checkpoint folder or an artifact",
 	long: `
 Makes pictures. What has to be compiled is compiled once and kept in the cache; another prompt, seed, guidance scale or number of steps compiles
-nothing. The arguments of the pipeline's __call__ in diffusers are flags of the same name. --prompt given several times makes a batch; of
-any other flag that is given twice, the last counts.
+nothing. The arguments of the pipeline's __call__ in diffusers are flags of the same name. A prompt given several times makes a batch, and a
+list (sigmas, timesteps) is given with commas; of a flag with one value that is given twice, the last counts.
 
 Noise: picture k is drawn from a generator with seed SEED + k, by PyTorch's rule for torch.Generator("cpu").`,
 	setup: setupRun,
@@ -27,7 +26,7 @@ Noise: picture k is drawn from a generator with seed SEED + k, by PyTorch's rule
 // callFlags declares the arguments of a pipeline's __call__.
 func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	fs.StringArrayVarP(&r.Prompt, "prompt", "p", nil, "what the picture shows; several times for a batch")
-	fs.StringArrayVar(&r.Prompt2, "prompt-2", nil, "text for the second text encoder, where it differs")
+	fs.StringArrayVar(&r.Prompt2, "prompt-2", nil, "`TEXT` for the second text encoder, where it differs")
 	fs.StringArrayVar(&r.NegativePrompt, "negative-prompt", nil, "what it does not show; once for all prompts, or once a prompt")
 	fs.StringArrayVar(&r.NegativePrompt2, "negative-prompt-2", nil, "negative text for the second text encoder, where it differs")
 	fs.IntVar(&r.Height, "height", 0, "height in pixels (default: the model's)")
@@ -43,21 +42,14 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	fs.Float64SliceVar(&r.Sigmas, "sigmas", nil, "noise levels in place of the scheduler's own")
 	fs.Float64SliceVar(&r.Timesteps, "timesteps", nil, "timesteps in place of the scheduler's own")
 	fs.Uint64Var(&r.Seed, "seed", 0, "seed of the first picture; picture k has seed + k")
-	latents := fs.String("latents", "", "start noise: FILE.safetensors[:TENSOR], what diffusers' latents= means")
-	noise := fs.String("step-noise", "", "noise of stochastic schedulers, one entry a step: FILE.safetensors[:TENSOR]")
+	latents := fs.String("latents", "", "start noise, meaning what diffusers' latents= does: `FILE[:TENSOR]`, a safetensors file and the tensor's name where it has several")
+	noise := fs.String("step-noise", "", "noise of stochastic schedulers, with one more leading axis, the steps: `FILE[:TENSOR]`")
 	return func() error {
 		r.NumInferenceSteps, r.ClipSkip, r.MaxSequenceLength, r.NumImagesPerPrompt = *steps, *clipSkip, *length, *images
 		var errs []error
-		atLeast := func(name string, v, least int) {
-			if fs.Changed(name) && v < least {
-				errs = append(errs, fmt.Errorf("%s: found %d, wanted %d or more", name, v, least))
-			}
+		if err := atLeastOne(fs, "num-inference-steps", "max-sequence-length", "num-images-per-prompt", "height", "width"); err != nil {
+			errs = append(errs, err)
 		}
-		atLeast("num-inference-steps", *steps, 1)
-		atLeast("max-sequence-length", *length, 1)
-		atLeast("num-images-per-prompt", *images, 1)
-		atLeast("height", r.Height, 1)
-		atLeast("width", r.Width, 1)
 		if fs.Changed("guidance-scale") {
 			r.GuidanceScale = guidance
 		}
@@ -86,9 +78,9 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 	var req precast.Request
 	var cfg precast.Config
 	finish := callFlags(fs, &req)
-	output := fs.StringP("output", "o", "", "PNG file, or a folder with / at its end; several pictures go to FILE-0.png, FILE-1.png ...")
-	stats := fs.String("stats", "", "write counts, bytes, seconds and peak memory to this JSON file")
-	fs.StringVar(&cfg.Checkpoint, "checkpoint", "", "folder that an artifact's weights are read from, where it has moved")
+	output := fs.StringP("output", "o", "", "PNG `FILE`, or a folder with / at its end for 0000.png, 0001.png ...; several pictures go to FILE-0.png, FILE-1.png ...")
+	stats := fs.String("stats", "", "JSON `FILE` to write counts, bytes, seconds and peak memory to")
+	fs.StringVar(&cfg.Checkpoint, "checkpoint", "", "`DIR` that an artifact's weights are read from, where the folder has moved")
 	engineFlags(fs, &cfg)
 	return func(ctx context.Context, args []string) error {
 		if err := wantArgs(args, "OUT.precast or MODEL_DIR"); err != nil {
@@ -106,6 +98,11 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		if len(req.Prompt) == 0 {
 			return userError("prompt: none given; give --prompt TEXT")
 		}
+		statsFile, err := openResult("stats", *stats)
+		if err != nil {
+			return err
+		}
+		defer statsFile.abort()
 		cfg.Log = c.logger()
 		p, err := precast.Open(ctx, args[0], cfg)
 		if err != nil {
@@ -134,10 +131,8 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		if err != nil {
 			return err
 		}
-		if *stats != "" {
-			if err := writeFile(*stats, func(f *os.File) error { return p.Stats().WriteJSON(f) }); err != nil {
-				return err
-			}
+		if err := statsFile.commit(p.Stats().WriteJSON); err != nil {
+			return err
 		}
 		if c.verbose {
 			if err := p.Stats().WriteTable(c.err); err != nil {

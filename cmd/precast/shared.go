@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,20 +20,34 @@ import (
 func engineFlags(fs *pflag.FlagSet, cfg *precast.Config) {
 	fs.StringVar(&cfg.DType, "dtype", "", "dtype that the networks compute in: float32 (default), bfloat16, float16")
 	fs.StringVar(&cfg.Regions, "regions", "", "inline: one program a component (default); split: one for each class of repeated blocks")
-	fs.StringVar(&cfg.Mode, "mode", "", "compiled (default)")
+	fs.StringVar(&cfg.Mode, "mode", "", "compiled (default), the only one yet")
 	fs.StringVar(&cfg.Offload, "offload", "", "none (default); model: the weights of one component at a time are on the device")
-	fs.IntVar(&cfg.TensorParallelSize, "tensor-parallel-size", 1, "number of devices; 1 for now")
-	fs.StringVar(&cfg.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: CLASS[,key=value...]")
+	fs.IntVar(&cfg.TensorParallelSize, "tensor-parallel-size", 1, "number of devices: 1, the only one yet")
+	fs.StringVar(&cfg.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: `CLASS[,KEY=VALUE...]`")
 	fs.StringVar(&cfg.Variant, "variant", "", "weight files to read, such as fp16 for *.fp16.safetensors")
 	fs.StringVar(&cfg.Backend, "backend", "", "auto (default): the PJRT plugin where one is installed, else go; pjrt; go")
-	fs.StringVar(&cfg.Plugin, "plugin", "", "PJRT plugin: a path or a name of precast plugin list")
+	fs.StringVar(&cfg.Plugin, "plugin", "", "PJRT plugin: a `PATH` or a name of precast plugin list")
 	fs.IntVar(&cfg.Threads, "threads", 0, "threads to compute with (default: the machine's processors)")
-	fs.StringVar(&cfg.CacheDir, "cache-dir", "", "folder of the cache")
+	fs.StringVar(&cfg.CacheDir, "cache-dir", "", "`DIR` of the cache (default: $PRECAST_CACHE_DIR, else precast in the user's cache folder)")
 	fs.BoolVar(&cfg.NoCache, "no-cache", false, "neither read nor write the cache")
 	fs.BoolVar(&cfg.CacheOnly, "cache-only", false, "fail with exit code 3 where something would have to be compiled")
-	fs.StringSliceVar(&cfg.DisabledPasses, "disable-pass", nil, "leave out these passes")
+	fs.StringSliceVar(&cfg.DisabledPasses, "disable-pass", nil, "passes to leave out, by their names; several times or with commas")
 	fs.BoolVar(&cfg.CheckPasses, "check", false, "verify the graph around each pass")
-	fs.StringVar(&cfg.DumpDir, "dump-compilation-phases-to", "", "folder for every phase of what is compiled: graphs, StableHLO, optimized HLO")
+	fs.StringVar(&cfg.DumpDir, "dump-compilation-phases-to", "", "`DIR` for every phase of what is compiled: graphs, StableHLO, optimized HLO")
+}
+
+// atLeastOne refuses a whole number below 1 that the user gave.
+func atLeastOne(fs *pflag.FlagSet, names ...string) error {
+	var errs []error
+	for _, name := range names {
+		if v, err := fs.GetInt(name); err == nil && fs.Changed(name) && v < 1 {
+			errs = append(errs, fmt.Errorf("%s: found %d, wanted 1 or more", name, v))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return userError("%w", err)
+	}
+	return nil
 }
 
 // parseShape reads HEIGHTxWIDTH.
@@ -47,8 +63,12 @@ func parseShape(s string) (precast.Sizes, error) {
 
 // progress shows long work: a bar on a terminal, plain lines elsewhere, nothing with --quiet.
 func (c *cli) progress(what string) func(i, n int) {
-	if c.quiet || c.json {
+	if c.quiet {
 		return nil
+	}
+	if c.json {
+		log := c.logger()
+		return func(i, n int) { log.Info("progress", what, i, "of", n) }
 	}
 	if f, ok := c.err.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		var bar *progressbar.ProgressBar
@@ -79,25 +99,68 @@ func checkWritable(path string) error {
 	return os.Remove(f.Name())
 }
 
-// writeFile writes a small result file whole or not at all.
-func writeFile(path string, write func(f *os.File) error) error {
+// resultFile is a file that appears whole or not at all. It is opened before the work, so that a place that can't be written is found then.
+type resultFile struct {
+	path string
+	f    *os.File // nil where no file is wanted
+}
+
+// openResult opens the file for path, which is empty where none is wanted. The caller defers abort.
+func openResult(flag, path string) (*resultFile, error) {
+	if path == "" {
+		return &resultFile{}, nil
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil, userError("%s: %q is a folder; name a file", flag, path)
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".precast-*")
 	if err != nil {
-		return userError("%q can't be written: %w", path, err)
+		return nil, userError("%s: %q can't be written: %w", flag, path, err)
 	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	if err := write(f); err != nil {
-		return userError("%q can't be written: %w", path, err)
+	return &resultFile{path, f}, nil
+}
+
+// commit fills the file and gives it its name. An error of write is returned as it is.
+func (r *resultFile) commit(write func(w io.Writer) error) error {
+	if r.f == nil {
+		return nil
 	}
-	if err := f.Chmod(0o644); err != nil {
-		return userError("%q can't be written: %w", path, err)
+	defer r.abort()
+	w := &failingWriter{w: r.f}
+	if err := write(w); err != nil {
+		if w.err != nil {
+			return userError("%q can't be written: %w", r.path, w.err)
+		}
+		return err
 	}
-	if err := f.Close(); err != nil {
-		return userError("%q can't be written: %w", path, err)
+	if err := errors.Join(r.f.Chmod(0o644), r.f.Close()); err != nil {
+		return userError("%q can't be written: %w", r.path, err)
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return userError("%q can't be written: %w", path, err)
+	if err := os.Rename(r.f.Name(), r.path); err != nil {
+		return userError("%q can't be written: %w", r.path, err)
 	}
 	return nil
+}
+
+// abort removes what openResult made; after commit it does nothing.
+func (r *resultFile) abort() {
+	if r.f != nil {
+		_ = r.f.Close()
+		_ = os.Remove(r.f.Name())
+		r.f = nil
+	}
+}
+
+// failingWriter keeps the error of the file, to tell it from one of what is written.
+type failingWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (w *failingWriter) Write(b []byte) (int, error) {
+	n, err := w.w.Write(b)
+	if err != nil {
+		w.err = err
+	}
+	return n, err
 }
