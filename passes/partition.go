@@ -57,9 +57,12 @@ func Whole(m *graph.Module) *Plan {
 }
 
 // Split makes the plan of a module whose calls are programs of their own: one for each function that the entry calls, and one for
-// each run of nodes between the calls. Equal programs are made once.
+// each run of nodes between the calls. Equal programs are made once. A module without calls stays whole.
 func Split(m *graph.Module) (*Plan, error) {
 	entry := m.Entry()
+	if !slices.ContainsFunc(entry.Nodes, func(n *graph.Node) bool { return n.Op == graph.OpCall }) {
+		return Whole(m), nil
+	}
 	p := newPlan(entry)
 	s := splitter{m: m, plan: p, slots: map[*graph.Value]int{}, programs: map[[32]byte]int{}, callees: map[string]int{}, next: len(p.Params)}
 	for i, q := range entry.Params {

@@ -7,9 +7,6 @@ import (
 	"precast/graph"
 )
 
-// minSequence is the least number of nodes of a region that the sequence proposes: shorter repeats are not worth a function.
-const minSequence = 40
-
 // maxDistances and maxCuts bound the work of proposeBySequence.
 const (
 	maxDistances = 64
@@ -38,7 +35,7 @@ func (ol *outliner) proposeBySequence() []region {
 				j++
 			}
 			whole := span{i, j + d}
-			if j-i >= minSequence && !slices.ContainsFunc(covered, func(c span) bool { return c.from <= whole.from && whole.to <= c.to }) {
+			if j-i >= s.min && !slices.ContainsFunc(covered, func(c span) bool { return c.from <= whole.from && whole.to <= c.to }) {
 				if found := s.best(i, j, d); len(found) > 1 {
 					out = append(out, found...)
 					covered = append(covered, whole)
@@ -86,7 +83,7 @@ func (s *sequence) distances() []int {
 		if n.Op == graph.OpCall {
 			continue
 		}
-		if j, ok := last[s.hashes[i]]; ok && i-j >= minSequence {
+		if j, ok := last[s.hashes[i]]; ok && i-j >= s.min {
 			count[i-j]++
 		}
 		last[s.hashes[i]] = i
@@ -172,7 +169,7 @@ func liveAt(nodes []*graph.Node, f *graph.Func) []int {
 // order. It begins at the node that is rarest in the entry, and follows edges both ways: operands are ordered, so that there is nothing to choose;
 // among readers that are alike the first corresponds to the first. Whether regions are really equal is for equal to say.
 func (s *sequence) counterparts(template []*graph.Node) []region {
-	if len(template) < max(minSequence, s.min) {
+	if len(template) < s.min {
 		return nil
 	}
 	in := make(map[*graph.Node]bool, len(template))
