@@ -99,8 +99,12 @@ func Split(m *graph.Module) (*Plan, error) {
 	return p, nil
 }
 
-// Prepare makes the plan of the function prepare, nil where the module has none: one step for each independent part, so that the memory of
-// one part's inputs can be freed before the next; equal parts share a program.
+// prepareBytes is about how many bytes of weights one step of a preparation reads: enough that small weights share a program (each costs a
+// compile), little beside the weights themselves, since a step's inputs and results are in memory together.
+const prepareBytes = 32 << 20
+
+// Prepare makes the plan of the function prepare, nil where the module has none: one step for each independent part, small ones taken together,
+// so that the memory of one step's inputs can be freed before the next; equal steps share a program.
 func Prepare(m *graph.Module) *Plan {
 	prep := m.Func(PrepareFunc)
 	if prep == nil {
@@ -111,14 +115,38 @@ func Prepare(m *graph.Module) *Plan {
 	for i, q := range prep.Params {
 		s.slots[q.Value] = i
 	}
-	parts := independent(prep)
-	for _, nodes := range parts {
+	for _, nodes := range together(independent(prep), prepareBytes) {
 		s.program(nodes, func(v *graph.Value) bool { return slices.Contains(prep.Results, v) })
 	}
 	for _, r := range prep.Results {
 		p.Results = append(p.Results, s.slots[r])
 	}
 	return p
+}
+
+// together joins neighbouring groups while what they read from outside stays within limit bytes.
+func together(groups [][]*graph.Node, limit int64) [][]*graph.Node {
+	var out [][]*graph.Node
+	var size int64
+	for _, g := range groups {
+		var reads int64
+		seen := map[*graph.Value]bool{}
+		for _, n := range g {
+			for _, o := range n.Operands {
+				if o.Def == nil && !seen[o] {
+					seen[o] = true
+					reads += graph.ByteSize(o.Shape)
+				}
+			}
+		}
+		if len(out) > 0 && size+reads <= limit {
+			out[len(out)-1] = append(out[len(out)-1], g...)
+			size += reads
+			continue
+		}
+		out, size = append(out, slices.Clone(g)), reads
+	}
+	return out
 }
 
 // independent groups f's nodes, without those that are copied into each program, so that no two groups share a value.
