@@ -257,7 +257,10 @@ func (w *writer) module() {
 	if w.m.Mesh != nil {
 		partitions = product(w.m.Mesh.AxisSizes)
 	}
-	w.str("module @" + symbol(w.m.Name))
+	w.str("module")
+	if w.m.Name != "" {
+		w.str(" @" + symbol(w.m.Name))
+	}
 	w.strs(" attributes {mhlo.num_partitions = ", partitions, " : i32, mhlo.num_replicas = 1 : i32} {")
 	w.indent = 1
 	w.mesh()

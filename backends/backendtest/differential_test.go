@@ -85,7 +85,7 @@ func TestDifferential(t *testing.T) {
 	ops := backendtest.RandomOps()
 	for s := range uint64(*seeds) {
 		for family := range slices.Chunk(ops, 20) {
-			p, err := backendtest.NewRandomProgram(*seed+s, 4, family...)
+			p, err := backendtest.NewRandomProgram(*seed+s, 3, family...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,9 +103,15 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// TestGoldensCompile compiles the StableHLO of package lower's goldens, but for those of several devices.
+// TestGoldensCompile compiles the StableHLO of package lower's goldens, those with a mesh for as many devices.
 func TestGoldensCompile(t *testing.T) {
-	c := client(t, xla(t))
+	p := xla(t)
+	one := client(t, p)
+	eight, err := p.NewClient(backends.ClientOptions{DeviceCount: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer eight.Close()
 	files, err := filepath.Glob("../../lower/testdata/*.graph")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("lower/testdata: found %d graphs, %v", len(files), err)
@@ -119,8 +125,9 @@ func TestGoldensCompile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		c, opts := one, backends.CompileOptions{}
 		if m.Mesh != nil {
-			continue
+			c, opts = eight, backends.CompileOptions{NumPartitions: 8, Shardy: true}
 		}
 		p, err := lower.Lower(m)
 		if err != nil {
@@ -130,7 +137,7 @@ func TestGoldensCompile(t *testing.T) {
 		if err != nil || string(golden) != string(p.Code) {
 			t.Errorf("%s: the golden differs from the lowered text, %v", file, err)
 		}
-		e, err := c.Compile(context.Background(), p, backends.CompileOptions{})
+		e, err := c.Compile(context.Background(), p, opts)
 		if err != nil {
 			t.Errorf("%s: %v", file, err)
 			continue

@@ -23,6 +23,7 @@ type client struct {
 	closed  bool
 	objects int // live buffers and executables
 	memory  backends.DeviceMemory
+	runs    sync.WaitGroup // executions under way
 }
 
 func (c *client) Platform() string            { return "cpu" }
@@ -41,18 +42,22 @@ func (c *client) PlatformVersion() string {
 	return "go"
 }
 
+// Close waits for executions whose results nobody wanted.
 func (c *client) Close() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil
-	}
 	if c.objects > 0 {
-		return backends.Errorf(backends.FailedPrecondition, "close the Go client", "%d buffers and executables are still open", c.objects)
+		n := c.objects
+		c.mu.Unlock()
+		return backends.Errorf(backends.FailedPrecondition, "close the Go client", "%d buffers and executables are still open", n)
 	}
+	first := !c.closed
 	c.closed = true
-	c.backend.Finalize()
-	liveClients.Add(-1)
+	c.mu.Unlock()
+	if first {
+		c.runs.Wait()
+		c.backend.Finalize()
+		liveClients.Add(-1)
+	}
 	return nil
 }
 

@@ -114,6 +114,7 @@ func (e *executable) Execute(ctx context.Context, args []backends.Buffer, opts b
 		ins[i].drop()
 	}
 	e.running++
+	c.runs.Add(1)
 	c.objects += len(e.results)
 	c.mu.Unlock()
 
@@ -184,6 +185,7 @@ func (e *executable) take(op string, ins []*buffer, donate []int) error {
 
 // run waits for the arguments, computes, and gives the results their data.
 func (e *executable) run(op string, args []*store, donated []bool, results []*store) {
+	defer e.c.runs.Done()
 	out, err := e.compute(op, args, donated)
 	for i, r := range results {
 		if err != nil {
