@@ -31,8 +31,21 @@ type artifactFile struct {
 	// Target is what the executables run on: the fields that must be equal.
 	Target []cache.Field `json:"target"`
 	Shapes []Sizes       `json:"shapes"`
+	// Digest is the SHA-256 of this content's JSON with no digest in it: a manifest that was edited is not worked by.
+	Digest string `json:"digest"`
 	// Programs are the compiled programs; their executables are the members exe/DIGEST, their graphs the members that Graph names.
 	Programs []*manifest `json:"programs"`
+}
+
+// digest computes what Digest should be.
+func (f artifactFile) digest() (string, error) {
+	f.Digest = ""
+	data, err := json.Marshal(f)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // artifact is an open artifact.
@@ -51,6 +64,10 @@ func openArtifact(path string) (*artifact, error) {
 	if err := json.Unmarshal(b.Content(), &a.file); err != nil {
 		b.Close()
 		return nil, userErrorf("%s: its manifest is broken: %w; compile it anew", path, err)
+	}
+	if sum, err := a.file.digest(); err != nil || sum != a.file.Digest {
+		b.Close()
+		return nil, userErrorf("%s: its manifest was changed: the content has SHA-256 %s, wanted %s; compile it anew", path, sum, orNone(a.file.Digest))
 	}
 	for _, m := range a.file.Programs {
 		if err := m.check(); err != nil {
@@ -314,6 +331,9 @@ func (p *Pipeline) save(path string, shapes []Sizes, programs []*pipelines.Progr
 			}
 		}
 		file.Programs = append(file.Programs, &m)
+	}
+	if file.Digest, err = file.digest(); err != nil {
+		return err
 	}
 	return asUser(w.Commit(file))
 }
