@@ -3,6 +3,7 @@ package tests
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"image"
@@ -21,8 +22,8 @@ import (
 	"precast/graph/checkpoint"
 )
 
-// reference is the folder of the reference pipelines, made by diffusers (docs/reference.md); the small part that is always here lies in
-// testdata.
+// reference is the folder of the reference pipelines that diffusers made: the one that PRECAST_REFERENCE names, else the whole set beside
+// the repository, else the part that is always here (testdata/README.md).
 func reference(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("PRECAST_REFERENCE")
@@ -97,12 +98,29 @@ func schedulerOverride(r *goldenRun) string {
 	return strings.Join(append([]string{r.Scheduler.Class}, parts...), ",")
 }
 
-// backendsToTest are the backends that goldens are held against.
-func backendsToTest() []string { return []string{"pjrt", "go"} }
+// long reports whether everything is tested, which takes minutes: `make check-long` sets the variable.
+func long() bool { return os.Getenv("PRECAST_TEST_LONG") != "" }
+
+// variants are the ways in which run is computed: on which backend, with which regions. Every run is computed by XLA; the Go backend and
+// regions cut into programs of their own take the runs "a" and "b", which use every component at two sizes, and all of them when there is time.
+func variants(run string) [][2]string {
+	v := [][2]string{{"pjrt", "inline"}}
+	if run == "a" || long() {
+		v = append(v, [2]string{"pjrt", "split"})
+	}
+	if run == "a" || run == "b" || long() {
+		v = append(v, [2]string{"go", "inline"})
+	}
+	if long() {
+		v = append(v, [2]string{"go", "split"})
+	}
+	return v
+}
 
 // TestGoldens runs every recorded run of the pipelines through the public API and compares what it computes on the way and the picture.
+// The runs share a cache, so that a program is compiled once.
 func TestGoldens(t *testing.T) {
-	ref := reference(t)
+	ref, cacheDir := reference(t), t.TempDir()
 	for _, name := range []string{"flux1-dev", "flux1-schnell", "sd15"} {
 		dir := filepath.Join(ref, "tiny", name)
 		if _, err := os.Stat(dir); err != nil {
@@ -124,14 +142,14 @@ func TestGoldens(t *testing.T) {
 			runs = append(runs, run)
 		}
 		slices.Sort(runs)
-		for _, backend := range backendsToTest() {
-			for _, run := range runs {
-				t.Run(fmt.Sprintf("%s/%s/%s", name, backend, run), func(t *testing.T) {
+		for _, run := range runs {
+			for _, v := range variants(run) {
+				t.Run(fmt.Sprintf("%s/%s/%s/%s", name, run, v[0], v[1]), func(t *testing.T) {
 					var r goldenRun
 					if err := json.Unmarshal(g.Runs[run], &r); err != nil {
 						t.Fatal(err)
 					}
-					checkRun(t, dir, run, backend, "inline", &r)
+					checkRun(t, dir, run, &r, precast.Config{Backend: v[0], Regions: v[1], CacheDir: cacheDir, CheckPasses: true})
 				})
 			}
 		}
@@ -170,16 +188,15 @@ func needBackend(t *testing.T, backend string) {
 	}
 }
 
-func checkRun(t *testing.T, dir, run, backend, regions string, r *goldenRun) {
-	needBackend(t, backend)
+func checkRun(t *testing.T, dir, run string, r *goldenRun, cfg precast.Config) {
+	needBackend(t, cfg.Backend)
 	file, err := checkpoint.OpenFile(filepath.Join(dir, "golden.safetensors"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	p := openPipeline(t, filepath.Join(dir, "model"), precast.Config{
-		Backend: backend, Regions: regions, NoCache: true, CheckPasses: true, Scheduler: schedulerOverride(r),
-	})
+	cfg.Scheduler = schedulerOverride(r)
+	p := openPipeline(t, filepath.Join(dir, "model"), cfg)
 	call := r.Call
 	req := &precast.Request{
 		Prompt: texts(t, call.Prompt), Prompt2: texts(t, call.Prompt2), NegativePrompt: texts(t, call.NegativePrompt),
@@ -213,34 +230,8 @@ func checkRun(t *testing.T, dir, run, backend, regions string, r *goldenRun) {
 	compared := 0
 	compare := func(golden string, list []precast.HostTensor, limit float64) {
 		t.Helper()
-		g, ok := file.Tensor(golden)
-		if !ok {
-			return
-		}
-		want, err := g.Float32s()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []float32
-		for _, h := range list {
-			got = append(got, floats(h)...)
-		}
-		compared++
-		if len(got) != len(want) {
-			t.Errorf("%s: %d values, golden has %d", golden, len(got), len(want))
-			return
-		}
-		var worst, largest float64
-		for i, w := range want {
-			largest = max(largest, math.Abs(float64(w)))
-			d := math.Abs(float64(got[i] - w))
-			if math.IsNaN(d) {
-				d = math.Inf(1)
-			}
-			worst = max(worst, d)
-		}
-		if worst > limit*largest {
-			t.Errorf("%s: differs by %.3g, limit is %g of %.3g", golden, worst, limit, largest)
+		if compareFloats(t, file, golden, list, limit) {
+			compared++
 		}
 	}
 	ids := func(component string) {
@@ -255,9 +246,7 @@ func checkRun(t *testing.T, dir, run, backend, regions string, r *goldenRun) {
 			}
 			var got []int64
 			for _, h := range seen[component+"/in/input_ids"][call*len(req.Prompt) : (call+1)*len(req.Prompt)] {
-				for i := 0; i < len(h.Data); i += 4 {
-					got = append(got, int64(int32(uint32(h.Data[i])|uint32(h.Data[i+1])<<8|uint32(h.Data[i+2])<<16|uint32(h.Data[i+3])<<24)))
-				}
+				got = append(got, integers(h)...)
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("%s call %d: token ids differ:\n got %v\nwant %v", component, call, got, want)
@@ -280,6 +269,40 @@ func checkRun(t *testing.T, dir, run, backend, regions string, r *goldenRun) {
 		t.Errorf("only %d tensors were compared", compared)
 	}
 	checkImages(t, file, run, dir, out)
+}
+
+// compareFloats compares a sequence of tensors with the golden that holds them all, where there is one.
+func compareFloats(t *testing.T, file *checkpoint.File, golden string, list []precast.HostTensor, limit float64) bool {
+	t.Helper()
+	g, ok := file.Tensor(golden)
+	if !ok {
+		return false
+	}
+	want, err := g.Float32s()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []float32
+	for _, h := range list {
+		got = append(got, floats(h)...)
+	}
+	if len(got) != len(want) {
+		t.Errorf("%s: %d values, golden has %d", golden, len(got), len(want))
+		return true
+	}
+	var worst, largest float64
+	for i, w := range want {
+		largest = max(largest, math.Abs(float64(w)))
+		d := math.Abs(float64(got[i] - w))
+		if math.IsNaN(d) {
+			d = math.Inf(1)
+		}
+		worst = max(worst, d)
+	}
+	if worst > limit*largest {
+		t.Errorf("%s: differs by %.3g, limit is %g of %.3g", golden, worst, limit, largest)
+	}
+	return true
 }
 
 // checkImages compares the pictures with the recorded values and with the PNG files beside them.
@@ -307,24 +330,30 @@ func checkImages(t *testing.T, file *checkpoint.File, run, dir string, out *prec
 		if len(out.Images) > 1 {
 			name = filepath.Join(dir, fmt.Sprintf("%s-%d.png", run, k))
 		}
-		f, err := os.Open(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := png.Decode(f)
-		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.Bounds() != image.Rect(0, 0, img.Width, img.Height) {
-			t.Fatalf("%s is %v, picture %dx%d", name, m.Bounds(), img.Width, img.Height)
-		}
-		for i := range img.Width * img.Height {
-			r, gr, b, _ := m.At(i%img.Width, i/img.Width).RGBA()
-			for c, v := range []uint32{r >> 8, gr >> 8, b >> 8} {
-				if d := int(img.RGB[3*i+c]) - int(v); d < -1 || d > 1 {
-					t.Fatalf("%s: pixel %d channel %d is %d, picture has %d", name, i, c, v, img.RGB[3*i+c])
-				}
+		comparePNG(t, name, img)
+	}
+}
+
+// comparePNG holds a picture against a PNG file: no channel may differ by more than 1 of 255.
+func comparePNG(t *testing.T, name string, img precast.Image) {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	m, err := png.Decode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Bounds() != image.Rect(0, 0, img.Width, img.Height) {
+		t.Fatalf("%s is %v, picture %dx%d", name, m.Bounds(), img.Width, img.Height)
+	}
+	for i := range img.Width * img.Height {
+		r, g, b, _ := m.At(i%img.Width, i/img.Width).RGBA()
+		for c, v := range []uint32{r >> 8, g >> 8, b >> 8} {
+			if d := int(img.RGB[3*i+c]) - int(v); d < -1 || d > 1 {
+				t.Fatalf("%s: pixel %d channel %d is %d, picture has %d", name, i, c, v, img.RGB[3*i+c])
 			}
 		}
 	}
@@ -333,8 +362,15 @@ func checkImages(t *testing.T, file *checkpoint.File, run, dir string, out *prec
 func floats(h precast.HostTensor) []float32 {
 	out := make([]float32, len(h.Data)/4)
 	for i := range out {
-		b := h.Data[4*i:]
-		out[i] = math.Float32frombits(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(h.Data[4*i:]))
+	}
+	return out
+}
+
+func integers(h precast.HostTensor) []int64 {
+	out := make([]int64, len(h.Data)/4)
+	for i := range out {
+		out[i] = int64(int32(binary.LittleEndian.Uint32(h.Data[4*i:])))
 	}
 	return out
 }
