@@ -145,7 +145,8 @@ func (s *Store) Get(kind Kind, key Key) (data []byte, ok bool) {
 		removeIfSame(path, info)
 	case errors.Is(err, errStale), vanished(err):
 	default:
-		s.warnOnce(path, "cache entry %s can't be read: %v", path, err)
+		// What is wrong is seldom one entry's own: a folder without permission, a link to itself, a disk that fails.
+		s.warnOnce("unreadable", "cache entry %s can't be read (further ones are not named): %v", path, err)
 	}
 	return nil, false
 }

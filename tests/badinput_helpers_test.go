@@ -57,6 +57,8 @@ type invocation struct {
 	env  []string
 	// dir is the working folder.
 	dir string
+	// fileBlocks, when set, is the largest file that the run may write, in blocks of 512 bytes: a full disk that is at hand everywhere.
+	fileBlocks int
 	// interrupt is called with the process once it runs.
 	interrupt func(p *os.Process, stderr *lockedBuffer)
 }
@@ -96,7 +98,11 @@ func (c *commandLine) run(t *testing.T, in invocation) outcome {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.binary, in.args...)
 	if runtime.GOOS == "linux" {
-		cmd = exec.CommandContext(ctx, "sh", append([]string{"-c", `ulimit -v "$0" && exec "$@"`, strconv.Itoa(runAddress), c.binary}, in.args...)...)
+		limits := `ulimit -v "$0" && exec "$@"`
+		if in.fileBlocks > 0 {
+			limits = fmt.Sprintf("ulimit -f %d && ", in.fileBlocks) + limits
+		}
+		cmd = exec.CommandContext(ctx, "sh", append([]string{"-c", limits, strconv.Itoa(runAddress), c.binary}, in.args...)...)
 	}
 	cmd.Dir = in.dir
 	cmd.Env = append(os.Environ(), "TMPDIR="+temp, "HOME="+temp, "XDG_CACHE_HOME="+temp, "XDG_DATA_HOME="+temp, "PRECAST_CACHE_DIR="+c.warm)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -121,6 +122,65 @@ func testBadCache(t *testing.T, c *commandLine) {
 			}
 		})
 	}
+	t.Run("full disk", func(t *testing.T) {
+		if runtime.GOOS != "linux" {
+			t.Skip("limits of processes are set on Linux alone")
+		}
+		t.Parallel()
+		// Executables have more than 4 kB, the picture less: the cache is lost, the picture is made.
+		out, cacheDir := t.TempDir(), t.TempDir()
+		got := c.run(t, invocation{args: runArgs(model(t, "sd15"), filepath.Join(out, "picture.png"), "--cache-dir", cacheDir), dir: out, fileBlocks: 8})
+		if got.code != 0 || !strings.Contains(got.stderr, "warning") || !strings.Contains(got.stderr, "file too large") {
+			t.Errorf("exit code %d, wanted 0 and a warning about the cache:\n%s", got.code, got.stderr)
+		}
+		for _, f := range listing(t, cacheDir) {
+			if strings.Contains(f, "tmp") {
+				t.Errorf("a temporary file stayed in the cache: %s", f)
+			}
+		}
+		if got := c.run(t, invocation{args: runArgs(model(t, "sd15"), filepath.Join(out, "after.png"), "--cache-dir", cacheDir), dir: out}); got.code != 0 || strings.Contains(got.stderr, "warning") {
+			t.Errorf("the next run: exit code %d\n%s", got.code, got.stderr)
+		}
+		// No room for the picture either.
+		out = t.TempDir()
+		got = c.run(t, invocation{args: runArgs(model(t, "sd15"), filepath.Join(out, "picture.png"), "--no-cache"), dir: out, fileBlocks: 1})
+		if got.code != 1 || !strings.Contains(got.stderr, "picture.png") || !strings.Contains(got.stderr, "file too large") {
+			t.Errorf("exit code %d, wanted 1 and the output named:\n%s", got.code, got.stderr)
+		}
+		if left := listing(t, out); len(left) > 0 {
+			t.Errorf("files were written: %v", left)
+		}
+		// Nor for an artifact.
+		got = c.run(t, invocation{args: []string{"compile", model(t, "sd15"), "--backend", "go", "--shape", "16x16", "--no-cache", "-o", filepath.Join(out, "x.precast")}, dir: out, fileBlocks: 8})
+		if got.code != 1 || !strings.Contains(got.stderr, "x.precast") || !strings.Contains(got.stderr, "file too large") {
+			t.Errorf("exit code %d, wanted 1 and the artifact named:\n%s", got.code, got.stderr)
+		}
+		if left := listing(t, out); len(left) > 0 {
+			t.Errorf("files were written: %v", left)
+		}
+	})
+	t.Run("cache only", func(t *testing.T) {
+		t.Parallel()
+		out, cacheDir := t.TempDir(), t.TempDir()
+		with := func(name string, more ...string) outcome {
+			args := runArgs(model(t, "sd15"), filepath.Join(out, name), append([]string{"--cache-dir", cacheDir}, more...)...)
+			return c.run(t, invocation{args: args, dir: out})
+		}
+		if got := with("a.png"); got.code != 0 {
+			t.Fatalf("exit code %d\n%s", got.code, got.stderr)
+		}
+		before := listing(t, cacheDir)
+		if got := with("b.png", "--cache-only", "--seed", "7", "--num-inference-steps", "3", "--guidance-scale", "3"); got.code != 0 {
+			t.Errorf("another seed and number of steps: exit code %d\n%s", got.code, got.stderr)
+		}
+		got := with("c.png", "--cache-only", "--height", "24")
+		if got.code != 3 || !strings.Contains(got.stderr, "the nearest entry differs in spec (wanted 1x3x2") {
+			t.Errorf("another height: exit code %d, wanted 3 and what differs:\n%s", got.code, got.stderr)
+		}
+		if after := listing(t, cacheDir); !slices.Equal(before, after) {
+			t.Errorf("the cache was changed: %v", after)
+		}
+	})
 	t.Run("every entry damaged", func(t *testing.T) {
 		t.Parallel()
 		dir, out, plain := t.TempDir(), t.TempDir(), model(t, "sd15")
