@@ -147,4 +147,3 @@ func TestNothingObsolete(t *testing.T) {
 func text(lines ...string) string {
 	return "module @m\n\nfunc @main {\n  " + strings.Join(lines, "\n  ") + "\n}\n"
 }
-

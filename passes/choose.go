@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"hash/maphash"
 	"slices"
+	"strings"
 
 	"precast/graph"
 )
@@ -106,8 +107,9 @@ func form(r *matched) uint64 {
 	return h.Sum64()
 }
 
-// group makes classes of two and more equal regions, the largest regions first. Regions of a class are in the order of the entry; they may
-// still overlap.
+// group makes classes of two and more equal regions that do not overlap, the largest regions first. Regions of a class are in the order of the
+// entry; of several paths with the same nodes the one with the least beside them names the region, an element of a list ("blocks.0") before
+// others, then the shortest.
 func (ol *outliner) group(proposals []region) []*class {
 	groups := map[uint64][]region{}
 	var order []uint64
@@ -141,8 +143,12 @@ func (ol *outliner) group(proposals []region) []*class {
 			}
 		}
 		for _, c := range found {
+			slices.SortStableFunc(c.regions, func(a, b *matched) int {
+				return cmp.Or(cmp.Compare(ol.at[a.nodes[0]], ol.at[b.nodes[0]]), cmp.Compare(a.whole, b.whole),
+					cmp.Compare(unlisted(a.label), unlisted(b.label)), cmp.Compare(len(a.label), len(b.label)))
+			})
+			c.regions = apart(c.regions)
 			if len(c.regions) > 1 {
-				slices.SortStableFunc(c.regions, func(a, b *matched) int { return cmp.Compare(ol.at[a.nodes[0]], ol.at[b.nodes[0]]) })
 				classes = append(classes, c)
 			}
 		}
@@ -152,6 +158,30 @@ func (ol *outliner) group(proposals []region) []*class {
 		return cmp.Or(cmp.Compare(b.size(), a.size()), cmp.Compare(ol.at[x.nodes[0]], ol.at[y.nodes[0]]), cmp.Compare(x.label, y.label))
 	})
 	return classes
+}
+
+// unlisted is 0 for a path that ends with a number, else 1.
+func unlisted(path string) int {
+	if isNumber(path[strings.LastIndexByte(path, '.')+1:]) {
+		return 0
+	}
+	return 1
+}
+
+// apart leaves out regions that overlap one before them.
+func apart(regions []*matched) []*matched {
+	taken := map[*graph.Node]bool{}
+	var out []*matched
+	for _, r := range regions {
+		if slices.ContainsFunc(r.nodes, func(n *graph.Node) bool { return taken[n] }) {
+			continue
+		}
+		for _, n := range r.nodes {
+			taken[n] = true
+		}
+		out = append(out, r)
+	}
+	return out
 }
 
 // preferShared moves classes of smaller regions in front of larger ones where choose says so. The given order is by size.

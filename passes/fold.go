@@ -36,7 +36,7 @@ func fold(n *graph.Node, limit int64) {
 		lits[i] = lit
 		splats = splats && (lit.Splat || v.Shape.Size() == 1)
 	}
-	if !foldable(out.DType) || out.Size() == 0 || !splats && byteSize(out) > limit {
+	if !foldable(out.DType) || out.Size() == 0 || !splats && graph.ByteSize(out) > limit {
 		return
 	}
 	switch n.Op {
@@ -47,7 +47,7 @@ func fold(n *graph.Node, limit int64) {
 			toConstant(n, graph.Literal{Data: lits[0].Data, Splat: true})
 		}
 	case graph.OpConcat:
-		if n.Attrs.Int("dimension") == 0 && byteSize(out) <= limit {
+		if n.Attrs.Int("dimension") == 0 && graph.ByteSize(out) <= limit {
 			var data []byte
 			for i, v := range n.Operands {
 				data = append(data, expand(v, lits[i])...)
@@ -108,7 +108,7 @@ func expand(v *graph.Value, lit graph.Literal) []byte {
 	if !lit.Splat {
 		return lit.Data
 	}
-	out := make([]byte, 0, byteSize(v.Shape))
+	out := make([]byte, 0, graph.ByteSize(v.Shape))
 	for range v.Shape.Size() {
 		out = append(out, lit.Data...)
 	}

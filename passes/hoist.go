@@ -45,7 +45,7 @@ func hoistWeights(m *graph.Module, _ *Options) error {
 		}
 		v := n.Results[0]
 		read := slices.ContainsFunc(uses[v], func(u graph.Use) bool { return u.Node == nil || stays[u.Node] })
-		switch pays := facts[v].works && byteSize(v.Shape) <= facts[v].bytes(); {
+		switch pays := facts[v].works && graph.ByteSize(v.Shape) <= facts[v].bytes(); {
 		case read && pays:
 			wanted[v] = true
 		case read:
@@ -90,7 +90,7 @@ type weightFact struct {
 func (f *weightFact) bytes() int64 {
 	var sum int64
 	for _, w := range f.weights {
-		sum += byteSize(w.Value.Shape)
+		sum += graph.ByteSize(w.Value.Shape)
 	}
 	return sum
 }

@@ -39,6 +39,7 @@ func outline(m *graph.Module, o *Options) error {
 type region struct {
 	nodes []*graph.Node
 	label string // the module path that proposed it, a readable name and no more; empty where the sequence did
+	whole int    // nodes at and below that path, before peel
 }
 
 // outliner holds what is known of the entry while regions are looked for; extract makes it stale.
@@ -78,7 +79,7 @@ func (ol *outliner) proposeByScope() []region {
 	var out []region
 	for _, s := range order {
 		if nodes := ol.peel(byScope[s]); len(nodes) >= ol.min {
-			out = append(out, region{nodes, s})
+			out = append(out, region{nodes, s, len(byScope[s])})
 		}
 	}
 	return out

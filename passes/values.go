@@ -25,6 +25,3 @@ func appendCopy(f *graph.Func, n *graph.Node, values map[*graph.Value]*graph.Val
 	f.Nodes = append(f.Nodes, c)
 	return c
 }
-
-// byteSize is the memory of an array of that shape.
-func byteSize(s graph.Shape) int64 { return (int64(s.Size())*int64(graph.DTypeBits(s.DType)) + 7) / 8 }
