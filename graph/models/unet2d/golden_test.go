@@ -23,6 +23,9 @@ var cases = []string{"sd15", "sd2", "sdxl"}
 func open(t *testing.T, name string) (*golden.Case, Config) {
 	t.Helper()
 	g := golden.Open(t, "tiny/"+name)
+	if name != "sd15" {
+		g.Light()
+	}
 	cfg, err := ParseConfig(g.Config("unet"))
 	if err != nil {
 		t.Fatal(err)
@@ -162,6 +165,7 @@ func TestGoldenFirstCall(t *testing.T) {
 // upsampling goes to the skip connections' sizes.
 func TestGoldenOddSize(t *testing.T) {
 	g, cfg := open(t, "sd15")
+	g.Light()
 	noise := tensors.MustCopyFlatData[float32](g.F32("odd-size/noise"))
 	negative := tensors.MustCopyFlatData[float32](g.F32("odd-size/encode_prompt/0/negative_prompt_embeds"))
 	positive := tensors.MustCopyFlatData[float32](g.F32("odd-size/encode_prompt/0/prompt_embeds"))
