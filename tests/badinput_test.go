@@ -487,6 +487,8 @@ var argumentFaults = []badRow{
 	{name: "width negative", args: []string{"--width=-64"}, want: []string{"width: found -64"}},
 	{name: "width too large", args: []string{"--width", "16392"}, want: []string{"width: found 16392", "to 16384; the nearest is 16384"}},
 	{name: "width absurd", args: []string{"--width", "9000000000000000000"}, want: []string{"width: found 9000000000000000000"}},
+	{name: "height that the UNet halves away", damage: fields("unet/config.json", map[string]any{"downsample_padding": 0}), want: []string{"height: found 16, wanted a multiple of 8 from 32", "nearest is 32"}},
+	{name: "schedule of NaN", damage: fields("scheduler/scheduler_config.json", map[string]any{"beta_start": 0}), want: []string{"scheduler/scheduler_config.json", "PNDMScheduler cannot run 1 steps", "NaN"}},
 	{name: "activations past memory", args: []string{"--height", "16384", "--width", "16384", "--num-images-per-prompt", "64"}, want: []string{"batch 64, 16384x16384", "needs about", "GiB", "of memory is available"}},
 	{name: "FLUX activations past memory", model: "flux1-dev", args: []string{"--height", "16384", "--width", "16384", "--num-images-per-prompt", "64"}, want: []string{"16384x16384", "needs about", "of memory is available"}},
 

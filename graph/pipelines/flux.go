@@ -120,7 +120,7 @@ func (p *fluxPipeline) Sizes(r *Request) Sizes {
 }
 
 func (p *fluxPipeline) CheckSizes(s Sizes) error {
-	return joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, p.multiple()), checkSide("width", s.Width, p.multiple()))
+	return joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, p.multiple(), p.multiple()), checkSide("width", s.Width, p.multiple(), p.multiple()))
 }
 
 // programs are the pipeline's programs at one set of sizes.

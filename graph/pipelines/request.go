@@ -161,14 +161,21 @@ func textFor(list []string, i int) (string, bool) {
 	return list[i], true
 }
 
-// checkSide checks one side of a picture.
-func checkSide(name string, v, multiple int) error {
+// checkSide checks one side of a picture: a multiple of multiple, least (which is one) or more.
+func checkSide(name string, v, multiple, least int) error {
 	const largest = 16384
-	if v >= multiple && v <= largest && v%multiple == 0 {
+	if v >= least && v <= largest && v%multiple == 0 {
 		return nil
 	}
-	near := min(max((v+multiple/2)/multiple*multiple, multiple), largest/multiple*multiple)
-	return fmt.Errorf("%s: found %d, wanted a multiple of %d from %d to %d; the nearest is %d", name, v, multiple, multiple, largest/multiple*multiple, near)
+	most := largest / multiple * multiple
+	if least > most {
+		return fmt.Errorf("%s: found %d, and no size up to %d will do: the model halves it until less than %d pixels are left", name, v, largest, least)
+	}
+	near := most
+	if v < most {
+		near = max((v+multiple/2)/multiple*multiple, least)
+	}
+	return fmt.Errorf("%s: found %d, wanted a multiple of %d from %d to %d; the nearest is %d", name, v, multiple, least, most, near)
 }
 
 func joinErrors(errs ...error) error {

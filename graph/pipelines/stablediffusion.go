@@ -128,7 +128,12 @@ func (p *sdPipeline) Sizes(r *Request) Sizes {
 
 func (p *sdPipeline) CheckSizes(s Sizes) error {
 	m := p.vae.ScaleFactor()
-	return joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, m), checkSide("width", s.Width, m))
+	least := m
+	if p.unet.DownsamplePadding == 0 {
+		// Each level but the last halves a side of two or more; with padding, one pixel stays one.
+		least = m << min(len(p.unet.BlockOutChannels)-1, 15)
+	}
+	return joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, m, least), checkSide("width", s.Width, m, least))
 }
 
 type sdPrograms struct {

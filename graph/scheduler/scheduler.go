@@ -69,6 +69,8 @@ type Scheduler struct {
 	Class string
 	rule  rule
 	shift ShiftRange
+	// file is where the config comes from.
+	file string
 }
 
 // Options are the arguments that a pipeline gives to set_timesteps and step.
@@ -174,7 +176,7 @@ func New(name string, cfg *checkpoint.Config) (*Scheduler, error) {
 	if err := cfg.Err(); err != nil {
 		return nil, err
 	}
-	return &Scheduler{Class: name, rule: r, shift: shift}, nil
+	return &Scheduler{Class: name, rule: r, shift: shift, file: cfg.File()}, nil
 }
 
 func lookup(name string) (*class, error) {
@@ -216,9 +218,9 @@ func (s *Scheduler) Schedule(o Options) (*Schedule, error) {
 	}
 	out, err := s.plan(o)
 	if _, ok := errors.AsType[*stepCountError](err); ok {
-		err = fmt.Errorf("%s cannot run %d steps: %w%s", s.Class, o.count(), err, s.suggest(o))
+		err = fmt.Errorf("%s: %s cannot run %d steps: %w%s", s.file, s.Class, o.count(), err, s.suggest(o))
 	} else if err != nil {
-		err = fmt.Errorf("%s: %w", s.Class, err)
+		err = fmt.Errorf("%s: %s: %w", s.file, s.Class, err)
 	}
 	return out, err
 }
