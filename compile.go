@@ -83,7 +83,7 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 	if o.Output != "" {
 		f, err := os.CreateTemp(filepath.Dir(o.Output), ".precast-*")
 		if err != nil {
-			return nil, userErrorf("output %q can't be written: %w", o.Output, err)
+			return nil, userErrorf("output %q can't be written: %w", o.Output, withoutPath(err))
 		}
 		out = f
 		defer func() { out.Close(); os.Remove(out.Name()) }()

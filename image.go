@@ -150,11 +150,20 @@ func OpenOutput(out string, n int) (*Output, error) {
 		f, err := os.CreateTemp(dir, ".precast-*.png")
 		if err != nil {
 			o.Abort()
-			return nil, userErrorf("output %q can't be written: %w", p, err)
+			return nil, userErrorf("output %q can't be written: %w", p, withoutPath(err))
 		}
 		o.temps = append(o.temps, f)
 	}
 	return o, nil
+}
+
+// withoutPath drops the name of a temporary file from an error of the system: the user knows the file by another.
+func withoutPath(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
 }
 
 // Write writes the pictures and gives them their names. An error leaves nothing behind.

@@ -157,7 +157,7 @@ type TensorInfo struct {
 // precast made. What it is shows from its content.
 func Inspect(path string, o InspectOptions) (*Inspection, error) {
 	if err := checkPhase(o.Phase); err != nil {
-		return nil, userErrorf("%s", strings.Replace(err.Error(), "compile-to", "phase", 1))
+		return nil, userErrorf("%s", strings.NewReplacer("compile-to", "phase", ", executable", "").Replace(err.Error()))
 	}
 	if o.Phase == "executable" {
 		return nil, userErrorf("phase: executables are not text; run or compile with --dump-compilation-phases-to DIR to have the optimized HLO written")

@@ -17,10 +17,11 @@ var cacheCommand = command{
 	short: "show, check and empty the cache of compiled programs",
 	long: `
   status                     where the cache is, how much is in it, for which plugins
-  lookup [DIGEST|PROGRAM]    entries, last used first: all, those whose digest starts so, or those of a program such as unet;
-                             --verbose shows each field of their keys
+  lookup [DIGEST|PROGRAM]    entries, last used first: all, those whose digest starts so, or those of a program
+                             such as unet; --verbose shows each field of their keys
   verify                     read every byte and report what is damaged; with --delete, remove it
-  cleanup                    remove entries of other versions of precast, files left behind, and what is over the cap, used longest ago first
+  cleanup                    remove entries in another version's format, files left behind, and what is over
+                             the cap, used longest ago first
   clear                      remove everything
 
 An entry that is damaged costs a compile and no more: it is found, removed and made anew when it is next wanted.`,

@@ -171,7 +171,7 @@ Exit codes: 0 done; 1 something is wrong with the input; 2 a fault of precast; 3
 }
 
 func (c *cli) help(k command, fs *pflag.FlagSet) {
-	fmt.Fprintf(c.out, "%s\n\n%s\n\nFlags:\n%s", strings.TrimSpace("precast "+k.name+" "+k.args), strings.Trim(k.long, "\n"), flagHelp(fs))
+	fmt.Fprintf(c.out, "%s\n\n%s\n\nFlags:\n%s", strings.TrimSpace("precast "+k.name+" "+k.args), reflow(k.long), flagHelp(fs))
 }
 
 // wantArgs checks the number of arguments; names are what they are.

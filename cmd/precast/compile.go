@@ -83,9 +83,6 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		if *trueCFG > 1 {
 			o.Request.TrueCFGScale, o.Request.NegativePrompt = trueCFG, []string{""}
 		}
-		if err := checkWritable(*stats); err != nil {
-			return err
-		}
 		statsFile, err := openResult("stats", *stats)
 		if err != nil {
 			return err

@@ -70,3 +70,25 @@ func wrap(text string, width int) []string {
 	}
 	return append(lines, line)
 }
+
+// reflow wraps the paragraphs of a help text; lines that begin with a space stay as they are.
+func reflow(text string) string {
+	var out, words []string
+	flush := func() {
+		if len(words) > 0 {
+			out = append(out, wrap(strings.Join(words, " "), helpWidth)...)
+			words = nil
+		}
+	}
+	for line := range strings.Lines(strings.Trim(text, "\n")) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" || line[0] == ' ' {
+			flush()
+			out = append(out, line)
+			continue
+		}
+		words = append(words, line)
+	}
+	flush()
+	return strings.Join(out, "\n")
+}

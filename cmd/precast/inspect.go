@@ -20,8 +20,8 @@ var inspectCommand = command{
 	long: `
 Shows what a file or folder holds; what it is shows from its content:
 
-  a checkpoint folder   components, dtypes, parameters, files; with --component, the graph of a program at the given sizes, made from the config
-                        files alone
+  a checkpoint folder   components, dtypes, parameters, files; with --component, the graph of a program at
+                        the given sizes, made from the config files alone
   an artifact           programs, sizes, executables, the target; with --component, a graph
   a .graph dump         the graph and its figures
   a cache entry         its key, field by field

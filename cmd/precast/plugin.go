@@ -18,9 +18,11 @@ var pluginCommand = command{
 	name: "plugin", args: "list|install cpu|tpu|cuda13|cpu:PACKAGE",
 	short: "list and install PJRT plugins, the libraries that hold XLA for a device",
 	long: `
-  list              every plugin that precast knows for this machine: whether it is installed and what it says about itself
-  install NAME      fetch a plugin with pip from the index that pip is configured for, check it against its pinned SHA-256 and unpack it;
-                    cpu, tpu and cuda13 are each target's default, cpu:PACKAGE is one of the others. One that is there and good needs no network
+  list              every plugin that precast knows for this machine: whether it is installed and what it says
+                    about itself
+  install NAME      fetch a plugin with pip from the index that pip is configured for, check it against its
+                    pinned SHA-256 and unpack it; cpu, tpu and cuda13 are each target's default, cpu:PACKAGE is
+                    one of the others. One that is there and good needs no network
 
 A plugin of your own is used by its path: --plugin PATH, or PRECAST_PLUGIN in the environment.`,
 	setup: setupPlugin,

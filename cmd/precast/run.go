@@ -92,9 +92,6 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		if err := finish(); err != nil {
 			return err
 		}
-		if err := checkWritable(*stats); err != nil {
-			return err
-		}
 		if len(req.Prompt) == 0 {
 			return userError("prompt: none given; give --prompt TEXT")
 		}

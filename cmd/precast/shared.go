@@ -83,22 +83,6 @@ func (c *cli) progress(what string) func(i, n int) {
 	return func(i, n int) { fmt.Fprintf(c.err, "precast: %s %d/%d\n", what, i, n) }
 }
 
-// checkWritable finds out before the work whether writeFile can write there; an empty path is fine.
-func checkWritable(path string) error {
-	if path == "" {
-		return nil
-	}
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return userError("%q can't be written: it is a folder", path)
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".precast-*")
-	if err != nil {
-		return userError("%q can't be written: %w", path, err)
-	}
-	f.Close()
-	return os.Remove(f.Name())
-}
-
 // resultFile is a file that appears whole or not at all. It is opened before the work, so that a place that can't be written is found then.
 type resultFile struct {
 	path string
@@ -115,6 +99,10 @@ func openResult(flag, path string) (*resultFile, error) {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".precast-*")
 	if err != nil {
+		var p *os.PathError
+		if errors.As(err, &p) {
+			err = p.Err // the temporary name says nothing to the user
+		}
 		return nil, userError("%s: %q can't be written: %w", flag, path, err)
 	}
 	return &resultFile{path, f}, nil
