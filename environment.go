@@ -75,7 +75,11 @@ const describeLimit = 30 * time.Second
 // DescribePluginApart is DescribePlugin in a process of its own with a time limit: a plugin that crashes or hangs is a Problem. command is what
 // to run, with the path at its end; it writes a PluginInfo as JSON.
 func DescribePluginApart(ctx context.Context, path string, command ...string) *PluginInfo {
-	ctx, cancel := context.WithTimeout(ctx, describeLimit)
+	return describeWithin(ctx, describeLimit, path, command...)
+}
+
+func describeWithin(parent context.Context, limit time.Duration, path string, command ...string) *PluginInfo {
+	ctx, cancel := context.WithTimeout(parent, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], append(command[1:], path)...)
 	cmd.WaitDelay = time.Second
@@ -85,8 +89,10 @@ func DescribePluginApart(ctx context.Context, path string, command ...string) *P
 	info := &PluginInfo{}
 	var exit *exec.ExitError
 	switch {
+	case parent.Err() != nil:
+		info.Problem = parent.Err().Error()
 	case ctx.Err() != nil:
-		info.Problem = fmt.Sprintf("no answer within %v", describeLimit)
+		info.Problem = fmt.Sprintf("no answer within %v", limit)
 	case errors.As(err, &exit) && exit.ExitCode() < 0:
 		info.Problem = "it ended the process that loaded it: " + exit.String()
 	case err != nil:

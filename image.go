@@ -126,6 +126,7 @@ func OutputPaths(out string, n int) []string {
 type Output struct {
 	paths []string
 	temps []*os.File
+	made  string // a folder that OpenOutput made
 }
 
 // OpenOutput checks that the files can be written, before any work, by making their temporary neighbours. Only PNG files are written.
@@ -142,6 +143,9 @@ func OpenOutput(out string, n int) (*Output, error) {
 		}
 		dir := filepath.Dir(p)
 		if strings.HasSuffix(out, "/") {
+			if _, err := os.Stat(dir); err != nil {
+				o.made = dir
+			}
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				o.Abort()
 				return nil, userErrorf("output folder %q can't be made: %w", dir, err)
@@ -191,7 +195,7 @@ func (o *Output) Write(out *pipelines.Output) ([]string, error) {
 			return nil, userErrorf("output %q can't be written: %w", o.paths[i], err)
 		}
 	}
-	o.temps = nil
+	o.temps, o.made = nil, ""
 	return o.paths, nil
 }
 
@@ -202,4 +206,8 @@ func (o *Output) Abort() {
 		_ = os.Remove(f.Name())
 	}
 	o.temps = nil
+	if o.made != "" {
+		_ = os.Remove(o.made) // only where it is empty
+		o.made = ""
+	}
 }

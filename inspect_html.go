@@ -139,7 +139,10 @@ func writeFunc(w io.Writer, index int, f *graph.Func, text funcText, calls int, 
 		attr = " open"
 	}
 	note := fmt.Sprintf("%d nodes, %d parameters", len(f.Nodes), len(f.Params))
-	if calls > 0 {
+	switch {
+	case calls == 1:
+		note += ", called once"
+	case calls > 1:
 		note += fmt.Sprintf(", called %d times", calls)
 	}
 	if f.BlockClass != "" {

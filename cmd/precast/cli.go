@@ -43,7 +43,11 @@ func commands() []command {
 func (c *cli) main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := c.guarded(ctx, args)
+	return c.finish(ctx, guarded(func() error { return c.dispatch(ctx, args) }))
+}
+
+// finish says what went wrong and returns the exit code.
+func (c *cli) finish(ctx context.Context, err error) int {
 	if err == nil || errors.Is(err, pflag.ErrHelp) {
 		return 0
 	}
@@ -55,14 +59,14 @@ func (c *cli) main(args []string) int {
 	return precast.ExitCode(err)
 }
 
-// guarded is dispatch with a panic made an error, so that one of ours is told from the user's input by the exit code.
-func (c *cli) guarded(ctx context.Context, args []string) (err error) {
+// guarded makes a panic an error, so that a fault of ours is told from the user's input by the exit code.
+func guarded(run func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("BUG: panic: %s\n%s", strings.TrimPrefix(fmt.Sprint(p), "BUG: "), debug.Stack())
 		}
 	}()
-	return c.dispatch(ctx, args)
+	return run()
 }
 
 // complain prints an error, one problem a line.
