@@ -75,7 +75,7 @@ func (c *cli) progress(what string) func(i, n int) {
 		return func(i, n int) {
 			if bar == nil {
 				bar = progressbar.NewOptions(n, progressbar.OptionSetWriter(c.err), progressbar.OptionSetDescription(what),
-					progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("step"), progressbar.OptionClearOnFinish())
+					progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString(what), progressbar.OptionClearOnFinish())
 			}
 			_ = bar.Set(i)
 		}
