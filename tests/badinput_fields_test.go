@@ -42,7 +42,7 @@ func testBadFields(t *testing.T, c *commandLine) {
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s", name, f, key), func(t *testing.T) {
 					t.Parallel()
-					copied := copyModel(t, name)
+					copied := c.copyModel(t, name)
 					for _, v := range values {
 						checkField(t, c, name, copied, f, key, v)
 					}

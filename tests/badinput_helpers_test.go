@@ -30,12 +30,15 @@ type commandLine struct {
 	binary string
 	// warm is a cache that rows without a cache of their own share.
 	warm string
+	// models holds a copy of each checkpoint that was asked for.
+	models string
+	copied sync.Mutex
 }
 
 // newCommandLine builds the program.
 func newCommandLine(t *testing.T) *commandLine {
 	t.Helper()
-	c := &commandLine{binary: filepath.Join(t.TempDir(), "precast"), warm: t.TempDir()}
+	c := &commandLine{binary: filepath.Join(t.TempDir(), "precast"), warm: t.TempDir(), models: t.TempDir()}
 	cmd := exec.Command("go", "build", "-o", c.binary, "precast/cmd/precast")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -191,13 +194,27 @@ func model(t *testing.T, name string) string {
 	return abs
 }
 
-// copyModel returns a copy of a tiny checkpoint that may be damaged.
-func copyModel(t *testing.T, name string) string {
+// copyModel returns a copy of a tiny checkpoint that may be damaged. Its files are links to one copy that all tests share, so they are replaced,
+// never written to: writeFile, checkpoint.WriteFile.
+func (c *commandLine) copyModel(t *testing.T, name string) string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "model")
-	if err := os.CopyFS(dir, os.DirFS(model(t, name))); err != nil {
-		t.Fatal(err)
+	from := filepath.Join(c.models, name)
+	c.copied.Lock()
+	if _, err := os.Stat(from); err != nil {
+		must(t, os.CopyFS(from, os.DirFS(model(t, name))))
 	}
+	c.copied.Unlock()
+	dir := filepath.Join(t.TempDir(), "model")
+	must(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dir, strings.TrimPrefix(path, from))
+		if d.IsDir() {
+			return os.Mkdir(to, 0o755)
+		}
+		return os.Link(path, to)
+	}))
 	return dir
 }
 
@@ -227,8 +244,12 @@ func readFile(t *testing.T, path string) []byte {
 	return data
 }
 
+// writeFile replaces a file, and never writes into one that is there.
 func writeFile(t *testing.T, path string, data []byte) {
 	t.Helper()
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
 	must(t, os.WriteFile(path, data, 0o644))
 }
 

@@ -56,7 +56,7 @@ func testNotFinite(t *testing.T, c *commandLine) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			dir, out := copyModel(t, row.model), t.TempDir()
+			dir, out := c.copyModel(t, row.model), t.TempDir()
 			if row.damage != nil {
 				row.damage(t, dir)
 			}
@@ -318,7 +318,7 @@ func testBadArtifact(t *testing.T, c *commandLine) {
 		{name: "other dtype asked", data: func(*testing.T) []byte { return data }, args: []string{"--dtype", "bf16"}, want: []string{"dtype", "compiled for", "bf16"}},
 		{name: "other size with --cache-only", data: func(*testing.T) []byte { return data }, args: []string{"--height", "32", "--cache-only"}, want: []string{"--cache-only forbids"}, code: 3},
 		{name: "checkpoint elsewhere", data: func(*testing.T) []byte { return data }, args: []string{"--checkpoint", filepath.Join(home, "gone")}, want: []string{"gone", "no such file", "--checkpoint"}},
-		{name: "checkpoint of another config", data: func(*testing.T) []byte { return data }, args: []string{"--checkpoint", changedConfig(t)}, want: []string{"config", `"unet"`, "compile anew"}},
+		{name: "checkpoint of another config", data: func(*testing.T) []byte { return data }, args: []string{"--checkpoint", changedConfig(t, c)}, want: []string{"config", `"unet"`, "compile anew"}},
 		{name: "checkpoint of another pipeline", data: func(*testing.T) []byte { return data }, args: []string{"--checkpoint", model(t, "flux1-schnell")}, want: []string{"FluxPipeline", "StableDiffusionPipeline"}},
 		{name: "checkpoint moved", data: func(*testing.T) []byte { return data }, args: []string{"--checkpoint", model(t, "sd15"), "--cache-only"}, recovers: true},
 	}
@@ -444,7 +444,7 @@ func testBadArtifact(t *testing.T, c *commandLine) {
 	})
 	t.Run("compile of bad weights", func(t *testing.T) {
 		t.Parallel()
-		dir, out, cacheDir := copyModel(t, "sd15"), t.TempDir(), t.TempDir()
+		dir, out, cacheDir := c.copyModel(t, "sd15"), t.TempDir(), t.TempDir()
 		file(unetFile, func(b []byte) []byte { return b[:len(b)-4] })(t, dir)
 		got := c.run(t, invocation{args: []string{"compile", dir, "--backend", "go", "--shape", "16x16", "--cache-dir", cacheDir, "-o", filepath.Join(out, "x.precast")}, dir: out})
 		if got.code != 1 || !strings.Contains(got.stderr, unetFile) {
@@ -480,8 +480,8 @@ func readMember(t *testing.T, data []byte, name string) []byte {
 }
 
 // changedConfig is a checkpoint whose UNet has another config and fits its weights.
-func changedConfig(t *testing.T) string {
-	dir := copyModel(t, "sd15")
+func changedConfig(t *testing.T, c *commandLine) string {
+	dir := c.copyModel(t, "sd15")
 	fields("unet/config.json", map[string]any{"norm_eps": 1e-4})(t, dir)
 	return dir
 }
@@ -655,7 +655,7 @@ func testInputThatLoads(t *testing.T, c *commandLine) {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			out := t.TempDir()
-			plain, changed := copyModel(t, row.model), copyModel(t, row.model)
+			plain, changed := c.copyModel(t, row.model), c.copyModel(t, row.model)
 			if row.plain != nil {
 				row.plain(t, plain)
 			}
@@ -760,6 +760,13 @@ func testConcurrent(t *testing.T, c *commandLine) {
 	}
 }
 
+// waitFor waits until the run has said something.
+func waitFor(b *lockedBuffer, text string) {
+	for end := time.Now().Add(runTime / 2); !strings.Contains(b.String(), text) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // testInterrupted ends runs by signals: exit code 1, no picture, no temporary file, and a cache that the next run can use.
 func testInterrupted(t *testing.T, c *commandLine) {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
@@ -768,17 +775,13 @@ func testInterrupted(t *testing.T, c *commandLine) {
 			// wait returns when the signal is to be sent.
 			wait func(stderr *lockedBuffer)
 		}{
-			{"while compiling", func(*lockedBuffer) { time.Sleep(60 * time.Millisecond) }},
-			{"in the step loop", func(b *lockedBuffer) {
-				for end := time.Now().Add(5 * time.Second); !strings.Contains(b.String(), "step 2/") && time.Now().Before(end); {
-					time.Sleep(2 * time.Millisecond)
-				}
-			}},
+			{"while compiling", func(b *lockedBuffer) { waitFor(b, "pass (program unet") }},
+			{"in the step loop", func(b *lockedBuffer) { waitFor(b, "step 2/") }},
 		} {
 			t.Run(signal.String()+" "+at.name, func(t *testing.T) {
 				t.Parallel()
 				out, cacheDir := t.TempDir(), t.TempDir()
-				args := runArgs(model(t, "sd15"), filepath.Join(out, "picture.png"), "--cache-dir", cacheDir, "--num-inference-steps", "900", "--stats", filepath.Join(out, "stats.json"))
+				args := runArgs(model(t, "sd15"), filepath.Join(out, "picture.png"), "--cache-dir", cacheDir, "--verbose", "--num-inference-steps", "900", "--stats", filepath.Join(out, "stats.json"))
 				if signal == syscall.SIGKILL {
 					c.kill(t, args, out, at.wait)
 				} else {

@@ -63,7 +63,7 @@ func (row badRow) check(t *testing.T, c *commandLine) {
 	if row.model == "" {
 		row.model = "sd15"
 	}
-	dir := copyModel(t, row.model)
+	dir := c.copyModel(t, row.model)
 	if row.damage != nil {
 		row.damage(t, dir)
 	}
