@@ -139,6 +139,10 @@ func (c *cli) printReport(r *precast.CompileReport, phase string) error {
 	}
 	for _, p := range r.Programs {
 		for _, b := range p.Blocks {
+			if b.Instances < 2 {
+				// A block of another shape than its class: a function for its form, with nothing repeated.
+				continue
+			}
 			fmt.Fprintf(c.out, "%s: %d equal blocks %s, %d nodes each, are one function %s\n", p.Name, b.Instances, b.Class, b.Nodes, b.Function)
 		}
 	}
