@@ -132,7 +132,7 @@ func TestGoldenBlocks(t *testing.T) {
 			ref := golden.Open(t, set)
 			cfg := parse(t, ref.Config("transformer"))
 			run := func(module string, inputs []string, build func(c *trace.Ctx, in []*ml.Node) []*ml.Node) {
-				t.Run(module, func(*testing.T) { ref.Block("transformer", "transformer."+module, inputs, build) })
+				t.Run(module, func(t *testing.T) { ref.In(t).Block("transformer", "transformer."+module, inputs, build) })
 			}
 			embedInputs := []string{"timestep", "pooled_projection", "guidance"}
 			if !cfg.GuidanceEmbeds {
@@ -184,7 +184,8 @@ func TestGoldenBlocks(t *testing.T) {
 			run("norm_out", []string{"x", "conditioning_embedding"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
 				return []*ml.Node{nn.AdaLayerNormContinuous(c, "norm_out", in[0], in[1], 1e-6)}
 			})
-			t.Run("pos_embed", func(*testing.T) {
+			t.Run("pos_embed", func(t *testing.T) {
+				ref := ref.In(t)
 				ids := ref.F32("blocks/transformer.pos_embed/in/ids")
 				flat := tensors.MustCopyFlatData[float32](ids)
 				// Run a: 64 x 96 pixels are 4 x 6 tokens; the rest is text.

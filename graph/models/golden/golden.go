@@ -30,8 +30,10 @@ const Limit = 1e-4
 
 // Case is one pipeline of the set.
 type Case struct {
-	t   testing.TB
-	dir string
+	t testing.TB
+	// owner is the test that the files are open for.
+	owner testing.TB
+	dir   string
 	// goldens is golden.safetensors.
 	goldens *checkpoint.File
 	weights map[string]map[string]checkpoint.Tensor // by component, then key
@@ -53,11 +55,18 @@ func Open(t testing.TB, path string) *Case {
 		t.Skipf("no reference: %v", err)
 	}
 	c := &Case{
-		t: t, dir: dir, goldens: openFile(t, filepath.Join(dir, "golden.safetensors")), weights: map[string]map[string]checkpoint.Tensor{},
+		t: t, owner: t, dir: dir, goldens: openFile(t, filepath.Join(dir, "golden.safetensors")), weights: map[string]map[string]checkpoint.Tensor{},
 		worst: map[string]distance{},
 	}
 	t.Cleanup(c.logWorst)
 	return c
+}
+
+// In is the case within a subtest: what fails, fails there.
+func (c *Case) In(t testing.TB) *Case {
+	sub := *c
+	sub.t = t
+	return &sub
 }
 
 // Light makes the case's jobs light: see Job.
@@ -143,7 +152,7 @@ func (c *Case) Keys(component string) map[string]checkpoint.Tensor {
 		if strings.Count(filepath.Base(path), ".") > 1 {
 			continue
 		}
-		for key, w := range openFile(c.t, path).Tensors() {
+		for key, w := range openFile(c.owner, path).Tensors() {
 			all[key] = w
 		}
 	}

@@ -42,7 +42,7 @@ func TestGoldenBlocks(t *testing.T) {
 			t.Errorf("%s: found %d recorded modules, wanted 19 or more", name, len(modules))
 		}
 		for _, module := range modules {
-			t.Run(name+"/"+module, func(t *testing.T) { runBlock(t, g, cfg, module) })
+			t.Run(name+"/"+module, func(t *testing.T) { runBlock(t, g.In(t), cfg, module) })
 		}
 	}
 }
