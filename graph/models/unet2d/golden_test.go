@@ -161,22 +161,39 @@ func TestGoldenFirstCall(t *testing.T) {
 	}
 }
 
-// TestGoldenOddSize is sd15's run "odd-size": 72x104 pixels are 9x13 latents, which the UNet's factor 4 does not divide, so that
-// upsampling goes to the skip connections' sizes.
-func TestGoldenOddSize(t *testing.T) {
-	g, cfg := open(t, "sd15")
-	g.Light()
-	noise := tensors.MustCopyFlatData[float32](g.F32("odd-size/noise"))
-	negative := tensors.MustCopyFlatData[float32](g.F32("odd-size/encode_prompt/0/negative_prompt_embeds"))
-	positive := tensors.MustCopyFlatData[float32](g.F32("odd-size/encode_prompt/0/prompt_embeds"))
-	steps := tensors.MustCopyFlatData[float32](g.F32("odd-size/step_timesteps"))
-	n := New(cfg, Sizes{Batch: 2, Height: 9, Width: 13, SequenceLength: 77, DType: dtypes.Float32})
-	out := g.Run("unet", n, map[string]*tensors.Tensor{
-		"sample":                tensors.FromFlatDataAndDimensions(append(noise, noise...), 2, 4, 9, 13),
-		"timestep":              tensors.FromScalar(steps[0]),
-		"encoder_hidden_states": tensors.FromFlatDataAndDimensions(append(negative, positive...), 2, 77, cfg.TextDim()),
-	})
-	g.Check("odd-size/unet/0/out/0", out[0])
+// TestGoldenRuns is the first denoiser call of sd15's other runs, whose inputs follow from the recorded noise and embeddings: none of their schedulers
+// scales the first input. In "odd-size" 72x104 pixels are 9x13 latents, which the UNet's factor 4 does not divide, so that upsampling goes to
+// the skip connections' sizes.
+func TestGoldenRuns(t *testing.T) {
+	for _, tc := range []struct {
+		run string
+		// own tells that the shapes are not those of run a.
+		own bool
+	}{
+		{"b", true}, {"c", false}, {"odd-size", true}, {"batch2", true}, {"no-guidance", true}, {"clip-skip", false}, {"ddim", false}, {"euler", false},
+		{"euler-a", false}, {"dpmpp", false}, {"dpmpp-karras", false}, {"unipc", false},
+	} {
+		t.Run(tc.run, func(t *testing.T) {
+			g, cfg := open(t, "sd15")
+			if tc.own {
+				g.Light()
+			}
+			values := func(name string) []float32 { return tensors.MustCopyFlatData[float32](g.F32(tc.run + "/" + name)) }
+			sample, text := values("noise"), values("encode_prompt/0/prompt_embeds")
+			if name := "encode_prompt/0/negative_prompt_embeds"; g.Has(tc.run + "/" + name) {
+				sample, text = append(sample, sample...), append(values(name), text...)
+			}
+			d := g.F32(tc.run + "/noise").Shape().Dimensions
+			batch := len(sample) / (d[1] * d[2] * d[3])
+			n := New(cfg, Sizes{Batch: batch, Height: d[2], Width: d[3], SequenceLength: 77, DType: dtypes.Float32})
+			out := g.Run("unet", n, map[string]*tensors.Tensor{
+				"sample":                tensors.FromFlatDataAndDimensions(sample, batch, d[1], d[2], d[3]),
+				"timestep":              tensors.FromScalar(values("step_timesteps")[0]),
+				"encoder_hidden_states": tensors.FromFlatDataAndDimensions(text, batch, 77, cfg.TextDim()),
+			})
+			g.Check(tc.run+"/unet/0/out/0", out[0])
+		})
+	}
 }
 
 // TestAllWeightsUsed checks that the network asks for exactly the weights in the checkpoint, in their shapes.
