@@ -3,7 +3,6 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,9 +15,9 @@ var absurd = []string{
 }
 
 // testBadFields replaces each field of each config by absurd values, one at a time: that is an error which names the component, or a picture.
-// Never a crash, a hang, or a lot of memory; the runner sees to that. By default each field gets one of the values; PRECAST_LONG=1 tries all.
+// Never a crash, a hang, or a lot of memory; the runner sees to that. By default each field gets one of the values; PRECAST_TEST_LONG=1 tries all.
 func testBadFields(t *testing.T, c *commandLine) {
-	long := os.Getenv("PRECAST_LONG") != ""
+	all := long()
 	n := 0
 	for _, name := range []string{"sd15", "flux1-dev"} {
 		dir := model(t, name)
@@ -36,7 +35,7 @@ func testBadFields(t *testing.T, c *commandLine) {
 			for _, key := range keys {
 				n++
 				values := absurd
-				if !long {
+				if !all {
 					// Fields take turns, so that all values come up.
 					values = []string{absurd[n%len(absurd)]}
 				}
@@ -76,7 +75,7 @@ func checkField(t *testing.T, c *commandLine, name, dir, file, key, value string
 	defer writeFile(t, path, was)
 	editJSON(t, path, map[string]any{key: json.RawMessage(value)})
 	out := t.TempDir()
-	got := c.run(t, invocation{args: runArgs(dir, filepath.Join(out, "picture.png")), dir: out})
+	got := c.run(t, invocation{args: runArgs(dir, filepath.Join(out, "picture.png"), "--height", "32", "--width", "32"), dir: out})
 	wrote := len(listing(t, out)) > 0
 	switch {
 	case got.code == 0 && !wrote:
@@ -90,7 +89,7 @@ func checkField(t *testing.T, c *commandLine, name, dir, file, key, value string
 	case got.code == 1 && strings.Contains(got.stderr, "step 1/1"):
 		t.Errorf("%s: %s = %s: found after the work only:\n%.1000s", file, key, value, got.stderr)
 	}
-	if t.Failed() && os.Getenv("PRECAST_LONG") == "" {
+	if t.Failed() && !long() {
 		t.Logf("%s %s: %s = %s: exit code %d, %v, %d MB", name, file, key, value, got.code, got.took, got.memory>>20)
 	}
 }

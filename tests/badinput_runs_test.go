@@ -406,7 +406,7 @@ func testBadArtifact(t *testing.T, c *commandLine) {
 		}
 		values := regexp.MustCompile(`-?\b\d+\b|: (true|false)|"[^"\n]*"`).FindAllIndex(text[content:], -1)
 		edits := 12
-		if os.Getenv("PRECAST_LONG") != "" {
+		if long() {
 			edits = 400
 		}
 		others := []string{"0", "-1", "999999999", "1.5", "null", `""`, `"x"`, "[]", "{}", "7"}
