@@ -31,6 +31,8 @@ func TestGolden(t *testing.T) {
 	for _, tc := range []struct{ set, ids, want string }{
 		{"tiny/flux1-dev", "a/text_encoder_2/0/in/input_ids", "a/text_encoder_2/0/out/last_hidden_state"},
 		{"tiny/flux1-dev", "b/text_encoder_2/0/in/input_ids", "b/encode_prompt/0/prompt_embeds"},
+		{"tiny/flux1-dev", "c/text_encoder_2/0/in/input_ids", "c/encode_prompt/0/prompt_embeds"},
+		{"tiny/flux1-dev", "true-cfg/text_encoder_2/0/in/input_ids", "true-cfg/encode_prompt/0/prompt_embeds"},
 		{"tiny/flux1-dev", "batch2/text_encoder_2/0/in/input_ids", "batch2/encode_prompt/0/prompt_embeds"},
 		{"tiny/flux1-schnell", "a/text_encoder_2/0/in/input_ids", "a/text_encoder_2/0/out/last_hidden_state"},
 		{"tiny/flux1-schnell", "b/text_encoder_2/0/in/input_ids", "b/encode_prompt/0/prompt_embeds"},
