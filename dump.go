@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"precast/graph"
@@ -24,12 +25,15 @@ func (e *engine) dumper(p *pipelines.Program) (*dumper, error) {
 	if e.cfg.DumpDir == "" {
 		return d, nil
 	}
-	d.next = len(passes.Names()) - len(e.cfg.DisabledPasses) + 1
+	d.next = 1
+	for _, name := range passes.Names() {
+		if !slices.Contains(e.cfg.DisabledPasses, name) {
+			d.next++
+		}
+	}
 	d.dir = filepath.Join(e.cfg.DumpDir, p.Name)
-	marker := filepath.Join(d.dir, "program.txt")
-	if have, err := os.ReadFile(marker); err == nil && strings.TrimSpace(string(have)) != p.ID() {
+	if have, err := os.ReadFile(filepath.Join(d.dir, "program.txt")); err == nil && strings.TrimSpace(string(have)) != p.ID() {
 		d.dir = filepath.Join(e.cfg.DumpDir, p.Name+"-"+fileName(p.Spec))
-		marker = filepath.Join(d.dir, "program.txt")
 	}
 	if err := os.MkdirAll(d.dir, 0o755); err != nil {
 		return nil, userErrorf("dump folder: %w", err)

@@ -165,7 +165,7 @@ func (p *fluxPipeline) unpackProgram(b, h, w int) *Program {
 	}
 	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
 		x := ml.Reshape(in["latents"], b, h, w, c, 2, 2)
-		x = ml.TransposeAllDims(x, 0, 3, 1, 4, 2, 5)
+		x = ml.TransposeAllAxes(x, 0, 3, 1, 4, 2, 5)
 		x = ml.Reshape(x, b, c, 2*h, 2*w)
 		return unscale(x, p.vae, p.opts.DType)
 	}
