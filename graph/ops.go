@@ -9,6 +9,7 @@ var opList = slices.Concat(leafOps, unaryOps, binaryOps, ternaryOps, shapeOps, r
 
 // Attributes' descriptions, for short lines in the table.
 func req(name string, k AttrKind) AttrInfo { return AttrInfo{Name: name, Kind: k, Required: true} }
+
 func opt(name string, k AttrKind, def any) AttrInfo {
 	return AttrInfo{Name: name, Kind: k, Default: def}
 }

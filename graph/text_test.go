@@ -131,14 +131,26 @@ func TestNewLiteral(t *testing.T) {
 		want  uint64 // bits
 	}{
 		{dtypes.Float32, 0.1, 0x3dcccccd},
-		{dtypes.Float16, 65504, 0x7bff}, {dtypes.Float16, 65519.99, 0x7bff}, {dtypes.Float16, 65520, 0x7c00},
-		{dtypes.Float16, math.Ldexp(1, -24), 1}, {dtypes.Float16, math.Ldexp(1, -25), 0}, {dtypes.Float16, math.Ldexp(1.5, -25), 1},
+		{dtypes.Float16, 65504, 0x7bff},
+		{dtypes.Float16, 65519.99, 0x7bff},
+		{dtypes.Float16, 65520, 0x7c00},
+		{dtypes.Float16, math.Ldexp(1, -24), 1},
+		{dtypes.Float16, math.Ldexp(1, -25), 0},
+		{dtypes.Float16, math.Ldexp(1.5, -25), 1},
 		{dtypes.Float16, math.Ldexp(1023.75, -24), 0x400}, // rounds up into the normal numbers
-		{dtypes.Float16, math.Copysign(0, -1), 0x8000}, {dtypes.Float16, math.Inf(-1), 0xfc00}, {dtypes.Float16, math.NaN(), 0x7e00},
-		{dtypes.BFloat16, 1, 0x3f80}, {dtypes.BFloat16, 1 + 1.0/256, 0x3f80}, {dtypes.BFloat16, 1 + 3.0/256, 0x3f82},
+		{dtypes.Float16, math.Copysign(0, -1), 0x8000},
+		{dtypes.Float16, math.Inf(-1), 0xfc00},
+		{dtypes.Float16, math.NaN(), 0x7e00},
+		{dtypes.BFloat16, 1, 0x3f80},
+		{dtypes.BFloat16, 1 + 1.0/256, 0x3f80},
+		{dtypes.BFloat16, 1 + 3.0/256, 0x3f82},
 		// Halfway in bf16 but for a bit that float32 drops: rounding through float32 gives 0x3f80.
 		{dtypes.BFloat16, 1 + 1.0/256 + math.Ldexp(1, -40), 0x3f81},
-		{dtypes.Int8, -128, 0x80}, {dtypes.Uint8, 255, 0xff}, {dtypes.Bool, 1, 1}, {dtypes.Int64, math.MinInt64, 1 << 63}, {dtypes.Uint64, 1 << 63, 1 << 63},
+		{dtypes.Int8, -128, 0x80},
+		{dtypes.Uint8, 255, 0xff},
+		{dtypes.Bool, 1, 1},
+		{dtypes.Int64, math.MinInt64, 1 << 63},
+		{dtypes.Uint64, 1 << 63, 1 << 63},
 	} {
 		l, err := NewLiteral(c.dtype, c.value)
 		if err != nil {
@@ -153,8 +165,16 @@ func TestNewLiteral(t *testing.T) {
 		dtype DType
 		value float64
 	}{
-		{dtypes.Int8, 128}, {dtypes.Int8, 0.5}, {dtypes.Uint8, -1}, {dtypes.Uint8, 256}, {dtypes.Bool, 2}, {dtypes.Int32, math.NaN()},
-		{dtypes.Int64, 1 << 63}, {dtypes.Complex64, 1}, {dtypes.Int4, 1}, {dtypes.InvalidDType, 1},
+		{dtypes.Int8, 128},
+		{dtypes.Int8, 0.5},
+		{dtypes.Uint8, -1},
+		{dtypes.Uint8, 256},
+		{dtypes.Bool, 2},
+		{dtypes.Int32, math.NaN()},
+		{dtypes.Int64, 1 << 63},
+		{dtypes.Complex64, 1},
+		{dtypes.Int4, 1},
+		{dtypes.InvalidDType, 1},
 	} {
 		if l, err := NewLiteral(c.dtype, c.value); err == nil {
 			t.Errorf("%s %v: found %x, wanted an error", DTypeName(c.dtype), c.value, l.Data)

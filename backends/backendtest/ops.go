@@ -233,8 +233,10 @@ func unaryCases() []opCase {
 		opCase{name: "bitcast_f32_i32", graph: op("bitcast_convert", "", "i32[3]", f), args: []Tensor{f}, want: []Tensor{T("i32[3]", 0x3f800000, -0x40000000, 0)}},
 	)
 	u := T("u32[2]", 0x01020304, 0xa0b0c0d0)
-	cases = append(cases, opCase{name: "bitcast_u32_u8", graph: op("bitcast_convert", "", "u8[2,4]", u), args: []Tensor{u},
-		want: []Tensor{T("u8[2,4]", 4, 3, 2, 1, 0xd0, 0xc0, 0xb0, 0xa0)}})
+	cases = append(cases, opCase{
+		name: "bitcast_u32_u8", graph: op("bitcast_convert", "", "u8[2,4]", u), args: []Tensor{u},
+		want: []Tensor{T("u8[2,4]", 4, 3, 2, 1, 0xd0, 0xc0, 0xb0, 0xa0)},
+	})
 	return cases
 }
 

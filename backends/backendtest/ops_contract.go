@@ -100,8 +100,10 @@ func list(xs []int) string { return strings.ReplaceAll(fmt.Sprint(xs), " ", ", "
 
 func dotCase(name, out string, tolerance float64, lhs, rhs Tensor, lb, lc, rb, rc []int) opCase {
 	attrs := fmt.Sprintf("lhs_batching = %s, lhs_contracting = %s, rhs_batching = %s, rhs_contracting = %s, precision = \"HIGHEST\"", list(lb), list(lc), list(rb), list(rc))
-	return opCase{name: "dot_" + name, graph: op("dot_general", attrs, out, lhs, rhs), args: []Tensor{lhs, rhs},
-		want: []Tensor{dotGeneral(out, lhs, rhs, lb, lc, rb, rc)}, tolerance: tolerance}
+	return opCase{
+		name: "dot_" + name, graph: op("dot_general", attrs, out, lhs, rhs), args: []Tensor{lhs, rhs},
+		want: []Tensor{dotGeneral(out, lhs, rhs, lb, lc, rb, rc)}, tolerance: tolerance,
+	}
 }
 
 // convolution is one convolution for the definition and for the graph's text.
@@ -195,8 +197,10 @@ func (k convolution) opCase() opCase {
 	if !strings.HasPrefix(k.lhs, "f") || strings.HasPrefix(k.lhs, "f16") {
 		tolerance = 1e-2
 	}
-	return opCase{name: "conv_" + k.name, graph: op("convolution", attrs, k.out, lhs, rhs), args: []Tensor{lhs, rhs},
-		want: []Tensor{T(k.out, v...)}, tolerance: tolerance}
+	return opCase{
+		name: "conv_" + k.name, graph: op("convolution", attrs, k.out, lhs, rhs), args: []Tensor{lhs, rhs},
+		want: []Tensor{T(k.out, v...)}, tolerance: tolerance,
+	}
 }
 
 func contractionCases() []opCase {
@@ -238,8 +242,10 @@ func contractionCases() []opCase {
 		{name: "batch_groups", lhs: "f32[4,2,4,4]", rhs: "f32[6,2,2,2]", out: "f32[2,6,3,3]", batchGroups: 2},
 		{name: "nhwc", lhs: "f32[2,5,6,3]", rhs: "f32[3,2,3,4]", out: "f32[2,3,5,4]", input: "NHWC", kernel: "HWIO", output: "NHWC"},
 		{name: "one_dimension", lhs: "f32[2,3,8]", rhs: "f32[4,3,3]", out: "f32[2,4,6]", input: "NCW", kernel: "OIW", output: "NCW"},
-		{name: "three_dimensions", lhs: "f32[1,2,3,4,4]", rhs: "f32[3,2,2,3,3]", out: "f32[1,3,2,4,4]", input: "NCDHW", kernel: "OIDHW", output: "NCDHW",
-			padding: [][2]int{{0, 0}, {1, 1}, {1, 1}}},
+		{
+			name: "three_dimensions", lhs: "f32[1,2,3,4,4]", rhs: "f32[3,2,2,3,3]", out: "f32[1,3,2,4,4]", input: "NCDHW", kernel: "OIDHW", output: "NCDHW",
+			padding: [][2]int{{0, 0}, {1, 1}, {1, 1}},
+		},
 		{name: "bf16", lhs: "bf16[1,3,6,5]", rhs: "bf16[4,3,3,3]", out: "bf16[1,4,4,3]"},
 		{name: "large", lhs: "f32[1,16,34,33]", rhs: "f32[24,16,3,3]", out: "f32[1,24,34,33]", padding: [][2]int{{1, 1}, {1, 1}}},
 	} {

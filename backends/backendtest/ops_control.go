@@ -87,7 +87,8 @@ func controlCases() []opCase {
 			%1 = input "b" : i32[]
 			%2, %3 = optimization_barrier %0, %1 : f32[2], i32[]
 			return %2, %3`, args: []Tensor{T("f32[2]", 1, 2), T("i32[]", 7)}, want: []Tensor{T("f32[2]", 1, 2), T("i32[]", 7)}},
-		{name: "call", graph: `module @calls
+		{
+			name: "call", graph: `module @calls
 			func @main {
 				%0 = input "x" : f32[2]
 				%1 = input "w" : f32[2]
@@ -107,7 +108,8 @@ func controlCases() []opCase {
 				%1 = add %0, %0 : f32[2]
 				return %1
 			}`, args: []Tensor{T("f32[2]", 1, 2), T("f32[2]", 10, 20)},
-			want: []Tensor{T("f32[2]", 34, 68), T("f32[2]", 10, 20), T("f32[2]", 12, 24)}},
+			want: []Tensor{T("f32[2]", 34, 68), T("f32[2]", 10, 20), T("f32[2]", 12, 24)},
+		},
 		{name: "call_of_main", graph: `module @calls
 			func @entry {
 				%0 = input "x" : f32[]

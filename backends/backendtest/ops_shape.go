@@ -20,11 +20,15 @@ func shapeCases() []opCase {
 	v3 := T("f32[3]", 1, 2, 3)
 	return []opCase{
 		{name: "constant", graph: "%0 = constant {value = dense<f32: 1.5, -0.0, inf, 0.1>} : f32[4]\nreturn %0", want: []Tensor{T("f32[4]", 1.5, nz, inf, 0.1)}},
-		{name: "constant_nan_bits", graph: "%0 = constant {value = dense<0x0100c07f0000807f000080ff>} : f32[3]\n%1 = bitcast_convert %0 : u32[3]\nreturn %1",
-			want: []Tensor{T("u32[3]", 0x7fc00001, 0x7f800000, 0xff800000)}},
+		{
+			name: "constant_nan_bits", graph: "%0 = constant {value = dense<0x0100c07f0000807f000080ff>} : f32[3]\n%1 = bitcast_convert %0 : u32[3]\nreturn %1",
+			want: []Tensor{T("u32[3]", 0x7fc00001, 0x7f800000, 0xff800000)},
+		},
 		{name: "constant_splat", graph: "%0 = constant {value = splat<f32: 0.1>} : f32[2,2]\nreturn %0", want: []Tensor{T("f32[2,2]", 0.1)}},
-		{name: "constant_two_zeros", graph: "%0 = constant {value = splat<f32: 0>} : f32[1]\n%1 = constant {value = splat<f32: -0.0>} : f32[1]\nreturn %0, %1",
-			want: []Tensor{T("f32[1]", 0), T("f32[1]", nz)}},
+		{
+			name: "constant_two_zeros", graph: "%0 = constant {value = splat<f32: 0>} : f32[1]\n%1 = constant {value = splat<f32: -0.0>} : f32[1]\nreturn %0, %1",
+			want: []Tensor{T("f32[1]", 0), T("f32[1]", nz)},
+		},
 		{name: "constant_bool", graph: "%0 = constant {value = dense<bool: true, false, true>} : bool[3]\nreturn %0", want: []Tensor{T("bool[3]", 1, 0, 1)}},
 		{name: "constant_i64", graph: "%0 = constant {value = dense<i64: -9007199254740991, 5>} : i64[2]\nreturn %0", want: []Tensor{T("i64[2]", -9007199254740991, 5)}},
 		{name: "constant_bf16", graph: "%0 = constant {value = dense<bf16: 3.140625, -1>} : bf16[2]\nreturn %0", want: []Tensor{T("bf16[2]", 3.140625, -1)}},

@@ -70,15 +70,18 @@ func TestEvaluateErrors(t *testing.T) {
 	}{
 		{"missing input", ones, map[string]*tensors.Tensor{"x": x}, "trace: toy: unused: no tensor given, wanted one of shape (Int32)"},
 		{
-			"unknown input", ones, map[string]*tensors.Tensor{"x": x, "unused": unused, "z": x},
+			"unknown input", ones,
+			map[string]*tensors.Tensor{"x": x, "unused": unused, "z": x},
 			`trace: toy: input "z" is given, but the network has no such input; it has x, unused`,
 		},
 		{
-			"wrong shape", ones, map[string]*tensors.Tensor{"x": unused, "unused": unused},
+			"wrong shape", ones,
+			map[string]*tensors.Tensor{"x": unused, "unused": unused},
 			"trace: toy: x: the tensor given has shape (Int32), wanted (Float32)[2, 3]",
 		},
 		{
-			"no weights", nil, map[string]*tensors.Tensor{"x": x, "unused": unused},
+			"no weights", nil,
+			map[string]*tensors.Tensor{"x": x, "unused": unused},
 			"trace: toy: weight proj.weight is needed, but no weights were given",
 		},
 		{

@@ -282,41 +282,65 @@ func TestRecordErrors(t *testing.T) {
 		op     func(f compute.Function, in []compute.Value) ([]compute.Value, error)
 		want   string
 	}{
-		{"shapes", "f32[2] f32[3]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Add(in[0], in[1])) },
-			"dimension of axis #0 doesn't match"},
-		{"dtypes", "f32[2] i32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Add(in[0], in[1])) },
-			"data types (DType) for BinaryOp Add must match"},
-		{"integer rsqrt", "i32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Rsqrt(in[0])) },
-			"UnaryOp Rsqrt must have a float"},
-		{"bool sum", "bool[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.ReduceSum(in[0])) },
-			"ReduceSum: the operand has shape (Bool)[2]; wanted a number dtype"},
-		{"reduce axis", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
-			return one(f.ReduceSum(in[0], 1))
+		{
+			"shapes", "f32[2] f32[3]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Add(in[0], in[1])) },
+			"dimension of axis #0 doesn't match",
 		},
-			"ReduceSum: axis 1 is out of range for an operand of shape (Float32)[2]"},
-		{"reduce axis twice", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
-			return one(f.ReduceSum(in[0], 0, 0))
+		{
+			"dtypes", "f32[2] i32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Add(in[0], in[1])) },
+			"data types (DType) for BinaryOp Add must match",
 		},
-			"ReduceSum: axis 0 is given twice"},
-		{"iota axis", "", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Iota(f32, 1)) },
-			"Iota: axis 1 is out of range"},
-		{"complex", "", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
-			return one(f.Constant([]complex64{1}, 1))
+		{
+			"integer rsqrt", "i32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Rsqrt(in[0])) },
+			"UnaryOp Rsqrt must have a float",
 		},
-			"Constant: the shape is (Complex64)[1]; the graph IR holds arrays of"},
+		{
+			"bool sum", "bool[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.ReduceSum(in[0])) },
+			"ReduceSum: the operand has shape (Bool)[2]; wanted a number dtype",
+		},
+		{
+			"reduce axis", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
+				return one(f.ReduceSum(in[0], 1))
+			},
+			"ReduceSum: axis 1 is out of range for an operand of shape (Float32)[2]",
+		},
+		{
+			"reduce axis twice", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
+				return one(f.ReduceSum(in[0], 0, 0))
+			},
+			"ReduceSum: axis 0 is given twice",
+		},
+		{
+			"iota axis", "", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Iota(f32, 1)) },
+			"Iota: axis 1 is out of range",
+		},
+		{
+			"complex", "", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
+				return one(f.Constant([]complex64{1}, 1))
+			},
+			"Constant: the shape is (Complex64)[1]; the graph IR holds arrays of",
+		},
 		{"convert to complex", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
 			return one(f.ConvertDType(in[0], dtypes.Complex64))
 		}, "ConvertDType: the shape is (Complex64)[2]"},
-		{"constant size", "", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
-			return one(f.Constant([]float32{1}, 2))
+		{
+			"constant size", "", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
+				return one(f.Constant([]float32{1}, 2))
+			},
+			"Constant: 1 elements given, the shape (Float32)[2] holds 2",
 		},
-			"Constant: 1 elements given, the shape (Float32)[2] holds 2"},
-		{"constant type", "", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Constant(1.0)) },
-			"Constant: got float64, wanted a slice"},
-		{"foreign value", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Add(in[0], 3)) },
-			"Add: operand 1 is int, not a value of the recorder"},
-		{"nil value", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Neg(nil)) },
-			"Neg: operand 0 is <nil>, not a value of the recorder"},
+		{
+			"constant type", "", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Constant(1.0)) },
+			"Constant: got float64, wanted a slice",
+		},
+		{
+			"foreign value", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Add(in[0], 3)) },
+			"Add: operand 1 is int, not a value of the recorder",
+		},
+		{
+			"nil value", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return one(f.Neg(nil)) },
+			"Neg: operand 0 is <nil>, not a value of the recorder",
+		},
 		{"other computation", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
 			x, err := NewRecorder().Builder("other").Main().Parameter("x", f32, nil)
 			if err != nil {
@@ -356,8 +380,10 @@ func TestRecordErrors(t *testing.T) {
 			})
 			return f.Sort(less, 0, false, in[0])
 		}, "Sort: the comparator uses a value of shape (Bool) from outside"},
-		{"call of main", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return f.Call(f, in...) },
-			"Call: the target is not a function of this computation made by NewFunction"},
+		{
+			"call of main", "f32[2]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) { return f.Call(f, in...) },
+			"Call: the target is not a function of this computation made by NewFunction",
+		},
 		{"value of a closure", "f32[2] bool[]", func(f compute.Function, in []compute.Value) ([]compute.Value, error) {
 			var leaked compute.Value
 			closure(t, f, func(c compute.Function) (out []compute.Value, err error) {

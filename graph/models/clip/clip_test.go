@@ -165,11 +165,13 @@ func TestOptionsCheck(t *testing.T) {
 		{"skip", Options{Batch: 1, Length: 8, ClipSkip: 4}, "clip_skip: found 4, wanted 0 to the number of layers 3"},
 		{"negative skip", Options{Batch: 1, Length: 8, ClipSkip: -1}, "clip_skip: found -1, wanted 0 to the number of layers 3"},
 		{
-			"output", Options{Batch: 1, Length: 8, Outputs: []string{"hidden_states/4"}},
+			"output",
+			Options{Batch: 1, Length: 8, Outputs: []string{"hidden_states/4"}},
 			`text encoder: found output "hidden_states/4", wanted last_hidden_state, pooler_output, text_embeds or hidden_states/0 to hidden_states/3`,
 		},
 		{
-			"output with a tail", Options{Batch: 1, Length: 8, Outputs: []string{"hidden_states/1x"}},
+			"output with a tail",
+			Options{Batch: 1, Length: 8, Outputs: []string{"hidden_states/1x"}},
 			`text encoder: found output "hidden_states/1x", wanted last_hidden_state, pooler_output, text_embeds or hidden_states/0 to hidden_states/3`,
 		},
 	} {

@@ -170,8 +170,18 @@ func TestGoldenRuns(t *testing.T) {
 		// own tells that the shapes are not those of run a.
 		own bool
 	}{
-		{"b", true}, {"c", false}, {"odd-size", true}, {"batch2", true}, {"no-guidance", true}, {"clip-skip", false}, {"ddim", false}, {"euler", false},
-		{"euler-a", false}, {"dpmpp", false}, {"dpmpp-karras", false}, {"unipc", false},
+		{"b", true},
+		{"c", false},
+		{"odd-size", true},
+		{"batch2", true},
+		{"no-guidance", true},
+		{"clip-skip", false},
+		{"ddim", false},
+		{"euler", false},
+		{"euler-a", false},
+		{"dpmpp", false},
+		{"dpmpp-karras", false},
+		{"unipc", false},
 	} {
 		t.Run(tc.run, func(t *testing.T) {
 			g, cfg := open(t, "sd15")
