@@ -75,9 +75,6 @@ func execute(m *graph.Module, args []array) (results []array, err error) {
 	return results, nil
 }
 
-// entryOnly is the program that computes a module's results from its parameters, prepared weights among them.
-func entryOnly(m *graph.Module) *graph.Module { return passes.Whole(m).Programs[0] }
-
 // bind gives arguments for a function's parameters by name.
 func bind(params []passes.Slot, given map[string]array) ([]array, error) {
 	var args []array

@@ -167,14 +167,12 @@ func checkPipeline(t *testing.T, seed uint64) {
 	}
 	// The Go backend can't run a program that only hands its parameters on.
 	given := arguments(original, seed)
-	x := original.Entry().Results[0]
 	for _, p := range original.Entry().Params {
 		// Every parameter is read by a node.
 		n := original.Entry().Append(graph.OpReshape, []*graph.Value{p.Value}, nil, p.Value.Shape)
 		n = original.Entry().Append(graph.OpReshape, []*graph.Value{n.Results[0]}, nil, shapes.Make(p.Value.Shape.DType, 1, p.Value.Shape.Size()))
 		n = original.Entry().Append(graph.OpConcat, []*graph.Value{n.Results[0], n.Results[0]}, graph.Attrs(nil).With("dimension", 0), shapes.Make(p.Value.Shape.DType, 2, p.Value.Shape.Size()))
-		x = n.Results[0]
-		original.Entry().Results = append(original.Entry().Results, x)
+		original.Entry().Results = append(original.Entry().Results, n.Results[0])
 	}
 	want, err := evaluate(original, given, false)
 	if err != nil {

@@ -47,9 +47,9 @@ func peak(m *graph.Module, f *graph.Func, calls map[string]int64) int64 {
 		var inner int64
 		if n.Op == graph.OpCall {
 			name := n.Attrs.String("callee")
-			known, ok := calls[name]
+			_, ok := calls[name]
 			if g := m.Func(name); !ok && g != nil {
-				known = peak(m, g, calls)
+				known := peak(m, g, calls)
 				for _, r := range g.Results {
 					known -= int64(byteSize(r.Shape))
 				}

@@ -104,7 +104,7 @@ func (s *pndm) calls(t *tables, o Options, b *builder) {
 			c.finish(s.transfer(t.timesteps[i-round], to, from, output, b))
 		} else {
 			from, at, to := c.sample, timestep, timestep-ratio
-			output := c.output
+			var output form
 			switch {
 			case i == 1:
 				// The second call goes from the first's sample again, with the mean of both predictions.

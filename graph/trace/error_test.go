@@ -57,7 +57,7 @@ func TestErrorScope(t *testing.T) {
 		}, "trace: toy: at proj: "},
 		{"outputs", func(c *Ctx, in map[string]*ml.Node) []*ml.Node {
 			return []*ml.Node{in["x"], in["y"]}
-		}, "trace: toy: Build returned 2 outputs, the network declares 1 (out)"},
+		}, "trace: toy: the function Build returned 2 outputs, the network declares 1 (out)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := Network{
@@ -93,7 +93,7 @@ func TestNetworkCheck(t *testing.T) {
 	x := Input{"x", shapes.Make(dtypes.Float32, 2)}
 	for want, n := range map[string]Network{
 		"trace: n: the network has no Build function":                {Outputs: []string{"y"}},
-		"trace: n: Build returned 1 outputs, the network declares 0": {Build: build, Outputs: []string{}, Inputs: []Input{x}},
+		"trace: n: the function Build returned 1 outputs, the network declares 0": {Build: build, Outputs: []string{}, Inputs: []Input{x}},
 		`trace: n: input "x" is declared twice`:                      {Build: build, Outputs: []string{"y"}, Inputs: []Input{x, x}},
 		"trace: n: input 0 has no name":                              {Build: build, Outputs: []string{"y"}, Inputs: []Input{{"", x.Shape}}},
 		`trace: n: input "weight:a": the prefix`:                     {Build: build, Outputs: []string{"y"}, Inputs: []Input{{"weight:a", x.Shape}}},

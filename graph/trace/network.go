@@ -73,10 +73,10 @@ func (n Network) run(g *ml.Graph, scoped func(path string)) (err error) {
 	}
 	out := n.Build(c, in)
 	if len(out) == 0 {
-		return &Error{Component: n.Name, Err: fmt.Errorf("Build returned no outputs; a program needs at least one")}
+		return &Error{Component: n.Name, Err: fmt.Errorf("the function Build returned no outputs; a program needs at least one")}
 	}
 	if n.Outputs != nil && len(out) != len(n.Outputs) {
-		return &Error{Component: n.Name, Err: fmt.Errorf("Build returned %d outputs, the network declares %d (%s)",
+		return &Error{Component: n.Name, Err: fmt.Errorf("the function Build returned %d outputs, the network declares %d (%s)",
 			len(out), len(n.Outputs), strings.Join(n.Outputs, ", "))}
 	}
 	if err := g.Compile(out...); err != nil {
