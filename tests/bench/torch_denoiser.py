@@ -68,19 +68,20 @@ if a.mode == "compile":
     net.compile(fullgraph=True, dynamic=False)
 if a.mode == "regional":
     net.compile_repeated_blocks(fullgraph=True, dynamic=False)
-times = []
+times, cpu = [], []
 with torch.inference_mode():
     for i in range(a.steps + 1):
-        t = time.time()
+        t, c0 = time.time(), time.process_time()
         out = net(**kw, return_dict=False)[0]
         times.append(time.time() - t)
+        cpu.append(time.process_time() - c0)
         if i == 0:
             t_first = time.time() - START
 assert torch.isfinite(out.float()).all()
 status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
 print(json.dumps(dict(
     model=type(net).__name__, size=a.size, batch=a.batch, dtype=a.dtype, mode=a.mode, threads=a.threads, imported_s=t_import, loaded_s=t_load,
-    first_step_done_s=t_first, steps_s=times[1:], step_min_s=min(times[1:], default=None),
+    first_step_done_s=t_first, steps_s=times[1:], steps_cpu_s=cpu[1:], step_min_s=min(times[1:], default=None),
     step_median_s=statistics.median(times[1:]) if times[1:] else None, peak_rss_kb=int(status["VmHWM"].split()[0]),
 )))  # fmt: skip
 if a.save:

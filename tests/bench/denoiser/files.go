@@ -100,3 +100,12 @@ func bootTime() (time.Duration, error) {
 	}
 	return time.Duration(ts.Nano()), nil
 }
+
+// cpuTime is the processor time that this process has used.
+func cpuTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}

@@ -48,6 +48,7 @@ type report struct {
 	Loaded   float64            `json:"loaded_s"`
 	First    float64            `json:"first_step_done_s"`
 	Steps    []float64          `json:"steps_s"`
+	CPU      []float64          `json:"steps_cpu_s"`
 	StepMin  float64            `json:"step_min_s"`
 	Median   float64            `json:"step_median_s"`
 	PeakRSS  int64              `json:"peak_rss_kb"`
@@ -133,7 +134,7 @@ func run() error {
 	r.Loaded, r.LoadRSS = since(), statusKB("VmRSS")
 	var out map[string]precast.HostTensor
 	for i := range *steps + 1 {
-		begin := time.Now()
+		begin, used := time.Now(), cpuTime()
 		if out, err = prog.Run(ctx, in); err != nil {
 			return err
 		}
@@ -141,6 +142,7 @@ func run() error {
 			r.First = since()
 		} else {
 			r.Steps = append(r.Steps, time.Since(begin).Seconds())
+			r.CPU = append(r.CPU, (cpuTime() - used).Seconds())
 		}
 	}
 	if len(r.Steps) > 0 {
