@@ -101,18 +101,12 @@ func schedulerOverride(r *goldenRun) string {
 // long reports whether everything is tested, which takes minutes: `make check-long` sets the variable.
 func long() bool { return os.Getenv("PRECAST_TEST_LONG") != "" }
 
-// variants are the ways in which run is computed: on which backend, with which regions. Every run is computed by XLA; the Go backend and
-// regions cut into programs of their own take the runs "a" and "b", which use every component at two sizes, and all of them when there is time.
+// variants are the ways in which run is computed: on which backend, with which regions. Every run is computed by both backends; regions cut
+// into programs of their own take the run "a", which uses every component, and all of them when there is time.
 func variants(run string) [][2]string {
-	v := [][2]string{{"pjrt", "inline"}}
+	v := [][2]string{{"pjrt", "inline"}, {"go", "inline"}}
 	if run == "a" || long() {
-		v = append(v, [2]string{"pjrt", "split"})
-	}
-	if run == "a" || run == "b" || long() {
-		v = append(v, [2]string{"go", "inline"})
-	}
-	if long() {
-		v = append(v, [2]string{"go", "split"})
+		v = append(v, [2]string{"pjrt", "split"}, [2]string{"go", "split"})
 	}
 	return v
 }
