@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command denoiser times a checkpoint's denoiser on the CPU: this project's side of the benchmarks. torch_denoiser.py is the other side, with
 // the same flags where they mean the same and the same line of JSON.
 //
