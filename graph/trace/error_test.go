@@ -92,12 +92,12 @@ func TestNetworkCheck(t *testing.T) {
 	build := func(c *Ctx, in map[string]*ml.Node) []*ml.Node { return []*ml.Node{in["x"]} }
 	x := Input{"x", shapes.Make(dtypes.Float32, 2)}
 	for want, n := range map[string]Network{
-		"trace: n: the network has no Build function":                {Outputs: []string{"y"}},
+		"trace: n: the network has no Build function":                             {Outputs: []string{"y"}},
 		"trace: n: the function Build returned 1 outputs, the network declares 0": {Build: build, Outputs: []string{}, Inputs: []Input{x}},
-		`trace: n: input "x" is declared twice`:                      {Build: build, Outputs: []string{"y"}, Inputs: []Input{x, x}},
-		"trace: n: input 0 has no name":                              {Build: build, Outputs: []string{"y"}, Inputs: []Input{{"", x.Shape}}},
-		`trace: n: input "weight:a": the prefix`:                     {Build: build, Outputs: []string{"y"}, Inputs: []Input{{"weight:a", x.Shape}}},
-		`trace: n: input "x" has the shape`:                          {Build: build, Outputs: []string{"y"}, Inputs: []Input{{"x", shapes.Invalid()}}},
+		`trace: n: input "x" is declared twice`:                                   {Build: build, Outputs: []string{"y"}, Inputs: []Input{x, x}},
+		"trace: n: input 0 has no name":                                           {Build: build, Outputs: []string{"y"}, Inputs: []Input{{"", x.Shape}}},
+		`trace: n: input "weight:a": the prefix`:                                  {Build: build, Outputs: []string{"y"}, Inputs: []Input{{"weight:a", x.Shape}}},
+		`trace: n: input "x" has the shape`:                                       {Build: build, Outputs: []string{"y"}, Inputs: []Input{{"x", shapes.Invalid()}}},
 	} {
 		n.Name = "n"
 		if _, err := Evaluate(nil, n, nil, nil); err == nil || !strings.HasPrefix(err.Error(), want) {
