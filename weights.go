@@ -43,7 +43,6 @@ type weightStore struct {
 	matched map[string]checkpoint.Tensor // by component and wanted key
 	// device holds buffers by component, dtype and key; prepared weights by component, preparing program and key.
 	device map[weightID]backends.Buffer
-	arenas map[string][]*arena // memory of copied weights, by component
 }
 
 type weightID struct {
@@ -53,7 +52,7 @@ type weightID struct {
 }
 
 func newWeightStore(e *engine) *weightStore {
-	return &weightStore{e: e, matched: map[string]checkpoint.Tensor{}, device: map[weightID]backends.Buffer{}, arenas: map[string][]*arena{}}
+	return &weightStore{e: e, matched: map[string]checkpoint.Tensor{}, device: map[weightID]backends.Buffer{}}
 }
 
 // check matches a program's weights against the checkpoint without reading one. The error lists everything that does not fit.
@@ -164,7 +163,8 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, formatBytes(convert), err))
 	}
 	if a != nil {
-		w.arenas[component] = append(w.arenas[component], a)
+		// The buffers keep the arena: it goes with the last of them, which for weights that only the preparation reads is soon.
+		defer a.drop()
 	}
 	// The order of the file is the order of the disk.
 	slices.SortStableFunc(missing, func(x, y slotFile) int {
@@ -338,10 +338,6 @@ func (w *weightStore) release(component string) error {
 			delete(w.device, id)
 		}
 	}
-	for _, a := range w.arenas[component] {
-		a.drop()
-	}
-	delete(w.arenas, component)
 	prefix := component + "/"
 	for key, t := range w.matched {
 		if strings.HasPrefix(key, prefix) {
@@ -357,9 +353,6 @@ func (w *weightStore) close() error {
 	components := map[string]bool{}
 	for id := range w.device {
 		components[id.component] = true
-	}
-	for c := range w.arenas {
-		components[c] = true
 	}
 	for c := range components {
 		errs = append(errs, w.release(c))
@@ -401,7 +394,7 @@ func (q slotFile) shape() (graph.Shape, error) {
 
 func roundUp(n, multiple int64) int64 { return (n + multiple - 1) / multiple * multiple }
 
-// arena is one block of memory that copies of weights lie in. It is given back when its owner and every buffer on it have dropped it.
+// arena is one block of memory that copies of weights lie in. It is given back when the loader and every buffer on it have dropped it.
 type arena struct {
 	mem  []byte
 	used int64
