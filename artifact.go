@@ -165,7 +165,7 @@ func (e *engine) fromArtifact(ctx context.Context, p *pipelines.Program) (*progr
 		}
 		reason = "the artifact's executables don't fit: " + strings.Join(parts, "; ")
 	} else {
-		made, err := e.loadAll(ctx, p.Name, m, func(x exeFile) ([]byte, bool) {
+		made, err := e.loadAll(ctx, p, m, func(x exeFile) ([]byte, bool) {
 			data, err := e.artifact.bundle.Read(exeMember(x.Key))
 			if err != nil {
 				e.cfg.Log.Warn("an executable of the artifact can't be used", "program", p.ID(), "reason", err.Error())
@@ -211,8 +211,21 @@ func (m *manifest) check() error {
 	if err := m.Main.check(); err != nil {
 		return err
 	}
-	if m.Prep != nil {
-		return m.Prep.check()
+	if m.Prep == nil {
+		return nil
+	}
+	if err := m.Prep.check(); err != nil {
+		return err
+	}
+	if len(m.Prep.ResultDigests) != len(m.Prep.Results) || len(m.Prep.ResultNames) != len(m.Prep.Results) {
+		return fmt.Errorf("the preparation has %d results, %d names and %d digests", len(m.Prep.Results), len(m.Prep.ResultNames), len(m.Prep.ResultDigests))
+	}
+	for i, s := range m.Prep.Steps {
+		for _, a := range s.Args {
+			if a >= len(m.Prep.Params) {
+				return fmt.Errorf("step %d of the preparation reads slot %d, which is not a weight", i, a)
+			}
+		}
 	}
 	return nil
 }

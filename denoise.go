@@ -64,12 +64,11 @@ func (q *Program) Prepare(ctx context.Context) error {
 		return err
 	}
 	e := q.p.engine
+	e.willRun = true
 	made, err := e.get(ctx, q.prog)
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	return e.weights.bind(ctx, q.prog, made)
 }
 

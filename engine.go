@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"precast/backends"
 	"precast/backends/gobackend"
@@ -124,6 +127,9 @@ type engine struct {
 	// artifact holds programs by ID, nil where a checkpoint folder was opened.
 	artifact *artifact
 
+	// willRun says that programs are made to be run in this process, not to be kept.
+	willRun bool
+
 	mu       sync.Mutex
 	programs map[string]*program
 	// traced holds modules by program ID, between the check of the weights that they read and their compile.
@@ -166,7 +172,9 @@ type planFile struct {
 	Steps       []passes.Step `json:"steps"`
 	Results     []int         `json:"results"`
 	ResultNames []string      `json:"result_names"`
-	Executables []exeFile     `json:"executables"`
+	// ResultDigests are those of a preparation, see passes.Plan.
+	ResultDigests []string  `json:"result_digests,omitempty"`
+	Executables   []exeFile `json:"executables"`
 }
 
 type slotFile struct {
@@ -220,14 +228,15 @@ func (e *engine) pipeline(after func(int, string, *graph.Module, time.Duration) 
 
 // get returns a program, made ready by the cheapest way there is: in memory, the artifact, the cache, a compile.
 func (e *engine) get(ctx context.Context, p *pipelines.Program) (*program, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	id := p.ID()
-	if have := e.programs[id]; have != nil {
+	e.mu.Lock()
+	have, module := e.programs[id], e.traced[id]
+	delete(e.traced, id)
+	e.mu.Unlock()
+	if have != nil {
 		return have, nil
 	}
-	made, err := e.make(ctx, p)
-	delete(e.traced, id)
+	made, err := e.make(ctx, p, module)
 	if err != nil {
 		return nil, err
 	}
@@ -240,8 +249,35 @@ func (e *engine) get(ctx context.Context, p *pipelines.Program) (*program, error
 	for _, r := range made.manifest.Main.Results {
 		made.lastUse[r] = len(made.manifest.Main.Steps)
 	}
+	e.mu.Lock()
 	e.programs[id] = made
+	e.mu.Unlock()
 	return made, nil
+}
+
+// getAll makes several programs ready, more than one at a time: loading and compiling have long stretches that use one processor. The error is
+// that of the first program in the list that has one.
+func (e *engine) getAll(ctx context.Context, programs []*pipelines.Program) error {
+	var group errgroup.Group
+	group.SetLimit(min(4, runtime.NumCPU()))
+	if e.cfg.DumpDir != "" {
+		// Two sizes of one program find their folders one after the other.
+		group.SetLimit(1)
+	}
+	errs := make([]error, len(programs))
+	for i, p := range programs {
+		group.Go(func() error {
+			_, errs[i] = e.get(ctx, p)
+			return errs[i]
+		})
+	}
+	_ = group.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkWeights matches what the programs read with the checkpoint, before any of them is compiled; the error lists everything that does
@@ -309,7 +345,8 @@ func moduleWeights(m *graph.Module) []slotFile {
 	return list
 }
 
-func (e *engine) make(ctx context.Context, p *pipelines.Program) (*program, error) {
+// make makes a program; module is what the check of the weights traced, nil where it did not have to.
+func (e *engine) make(ctx context.Context, p *pipelines.Program, module *graph.Module) (*program, error) {
 	if e.artifact != nil {
 		made, err := e.fromArtifact(ctx, p)
 		if made != nil || err != nil {
@@ -345,7 +382,6 @@ func (e *engine) make(ctx context.Context, p *pipelines.Program) (*program, erro
 	}
 	defer unlock()
 	e.stats.count(p.Name, "cache_miss")
-	module := e.traced[p.ID()]
 	if module == nil {
 		if module, err = e.trace(p); err != nil {
 			return nil, err
@@ -360,7 +396,7 @@ func (e *engine) fromCache(ctx context.Context, p *pipelines.Program, key cache.
 	if m == nil {
 		return nil
 	}
-	made, err := e.loadAll(ctx, p.Name, m, func(x exeFile) ([]byte, bool) { return e.store.Get(cache.Executable, x.Key) })
+	made, err := e.loadAll(ctx, p, m, func(x exeFile) ([]byte, bool) { return e.store.Get(cache.Executable, x.Key) })
 	if err != nil {
 		e.cfg.Log.Warn("cached program can't be used; it is compiled anew", "program", p.ID(), "reason", err.Error())
 		return nil
@@ -395,9 +431,16 @@ func (e *engine) cachedManifest(p *pipelines.Program, key cache.Key) *manifest {
 
 var errMissing = errors.New("an executable is missing")
 
-// loadAll loads a manifest's executables from where read finds them.
-func (e *engine) loadAll(ctx context.Context, name string, m *manifest, read func(exeFile) ([]byte, bool)) (*program, error) {
+// loadAll loads a manifest's executables from where read finds them. Where the program will run, its weights are brought to the device
+// beside that: both take about as long at the start of a process, and neither needs the other.
+func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest, read func(exeFile) ([]byte, bool)) (*program, error) {
+	name := p.Name
 	made := &program{id: m.ID, manifest: m}
+	if e.willRun && e.cfg.Offload != "model" {
+		var beside sync.WaitGroup
+		beside.Go(func() { e.weights.preload(ctx, p, m) })
+		defer beside.Wait()
+	}
 	load := func(list []exeFile) ([]backends.Executable, error) {
 		var out []backends.Executable
 		for _, x := range list {
@@ -636,7 +679,7 @@ func (e *engine) put(kind cache.Kind, key cache.Key, data []byte) bool {
 }
 
 func newPlanFile(p *passes.Plan) *planFile {
-	f := &planFile{Steps: p.Steps, Results: p.Results, ResultNames: p.ResultNames}
+	f := &planFile{Steps: p.Steps, Results: p.Results, ResultNames: p.ResultNames, ResultDigests: p.ResultDigests}
 	for _, s := range p.Params {
 		f.Params = append(f.Params, slotFile{Name: s.Name, Weight: s.Kind == graph.Weight, DType: graph.DTypeName(s.Shape.DType), Dims: s.Shape.Dimensions, Donated: s.Donated})
 	}

@@ -84,10 +84,7 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 	if err != nil {
 		return nil, err
 	}
-	e.mu.Lock()
-	err = e.weights.bind(ctx, p, made)
-	e.mu.Unlock()
-	if err != nil {
+	if err := e.weights.bind(ctx, p, made); err != nil {
 		return nil, err
 	}
 	start := time.Now()

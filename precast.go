@@ -178,14 +178,13 @@ func (p *Pipeline) Generate(ctx context.Context, req *Request) (*Result, error) 
 	if err := p.connect(); err != nil {
 		return nil, err
 	}
+	p.engine.willRun = true
 	// Everything is made ready before anything runs: a weight that is missing costs no compile, a program that can't be compiled no denoising.
 	if err := p.engine.checkWeights(programs); err != nil {
 		return nil, err
 	}
-	for _, q := range programs {
-		if _, err := p.engine.get(ctx, q); err != nil {
-			return nil, err
-		}
+	if err := p.engine.getAll(ctx, programs); err != nil {
+		return nil, err
 	}
 	start := time.Now()
 	out, err := p.pipe.Generate(ctx, p.engine, req)

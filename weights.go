@@ -39,15 +39,18 @@ func (s source) configDigest(component string) (string, error) {
 
 // weightStore holds the weights that are on the device, one copy for all programs of a component.
 type weightStore struct {
-	e       *engine
+	e *engine
+
+	// mu guards what follows: programs are made ready several at a time.
+	mu      sync.Mutex
 	matched map[string]checkpoint.Tensor // by component and wanted key
-	// device holds buffers by component, dtype and key; prepared weights by component, preparing program and key.
+	// device holds buffers by component, dtype and key; prepared weights by component and the digest of how they are made.
 	device map[weightID]backends.Buffer
 }
 
 type weightID struct {
 	component string
-	source    string // a dtype for stored weights, a program's digest for prepared ones
+	source    string // a dtype for stored weights, "prepared" for those whose key is a digest
 	key       string
 }
 
@@ -57,15 +60,27 @@ func newWeightStore(e *engine) *weightStore {
 
 // check matches a program's weights against the checkpoint without reading one. The error lists everything that does not fit.
 func (w *weightStore) check(p *pipelines.Program, m *manifest) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.checkLocked(p, m)
+}
+
+func (w *weightStore) checkLocked(p *pipelines.Program, m *manifest) error {
 	params := m.Main.Params
 	if m.Prep != nil {
 		params = append(slices.Clone(params), m.Prep.Params...)
 	}
-	return w.match(p, params)
+	return w.matchLocked(p, params)
 }
 
 // match does check's work on a list of parameters.
 func (w *weightStore) match(p *pipelines.Program, params []slotFile) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.matchLocked(p, params)
+}
+
+func (w *weightStore) matchLocked(p *pipelines.Program, params []slotFile) error {
 	if p.Component == "" {
 		return nil
 	}
@@ -100,27 +115,21 @@ func (w *weightStore) match(p *pipelines.Program, params []slotFile) error {
 // bind brings a program's weights to the device, running its preparation, and fills in p.bound. Weights that only the preparation reads
 // leave the device as soon as it has run.
 func (w *weightStore) bind(ctx context.Context, p *pipelines.Program, made *program) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if made.bound != nil {
 		return nil
 	}
-	if err := w.check(p, made.manifest); err != nil {
+	if err := w.checkLocked(p, made.manifest); err != nil {
 		return err
 	}
 	start := time.Now()
 	defer func() { w.e.stats.time(p.Name, "weights", start) }()
 	bound := make([]backends.Buffer, len(made.manifest.Main.Params))
-	direct := map[string]bool{}
-	var plain []slotFile
-	for _, q := range made.manifest.Main.Params {
-		if q.Weight && !passes.IsPrepared(q.Name) {
-			direct[q.Name] = true
-			plain = append(plain, q)
-		}
-	}
-	if err := w.load(ctx, p.Component, plain); err != nil {
+	if err := w.load(ctx, p.Component, made.manifest.direct()); err != nil {
 		return err
 	}
-	prepared, err := w.prepare(ctx, p, made, direct)
+	prepared, err := w.prepare(ctx, p, made)
 	if err != nil {
 		return err
 	}
@@ -139,6 +148,29 @@ func (w *weightStore) bind(ctx context.Context, p *pipelines.Program, made *prog
 	}
 	made.bound = bound
 	return nil
+}
+
+// direct lists the stored weights that the program itself reads.
+func (m *manifest) direct() []slotFile {
+	var list []slotFile
+	for _, q := range m.Main.Params {
+		if q.Weight && !passes.IsPrepared(q.Name) {
+			list = append(list, q)
+		}
+	}
+	return list
+}
+
+// preload brings to the device what a program reads of the checkpoint as it is stored. Whatever is wrong is left for bind to report.
+func (w *weightStore) preload(ctx context.Context, p *pipelines.Program, m *manifest) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.checkLocked(p, m) != nil {
+		return
+	}
+	start := time.Now()
+	_ = w.load(ctx, p.Component, m.direct())
+	w.e.stats.time(p.Name, "preload", start)
 }
 
 // load brings stored weights to the device.
@@ -206,6 +238,7 @@ func (w *weightStore) upload(t checkpoint.Tensor, shape graph.Shape, a *arena) (
 	if inPlace(t, shape) {
 		// The mapping outlives the buffer: the engine closes the checkpoint last.
 		w.e.stats.bytes("mapped", size)
+		populate(t.Bytes())
 		return client.BufferFromHost(t.Bytes(), shape, backends.HostOptions{Semantics: backends.ZeroCopy})
 	}
 	if t.DType == shape.DType {
@@ -226,111 +259,105 @@ func (w *weightStore) upload(t checkpoint.Tensor, shape graph.Shape, a *arena) (
 	return buf, err
 }
 
-// prepare runs a program's preparation and returns its results by name. Its parts run one after the other, and what a part read is freed
-// before the next where nothing else needs it.
-func (w *weightStore) prepare(ctx context.Context, p *pipelines.Program, made *program, direct map[string]bool) (map[string]backends.Buffer, error) {
+// inFlight is how many steps of a preparation may run at once: enough to keep the processors busy, few enough that their inputs and results
+// are little memory beside the weights.
+const inFlight = 3
+
+// prepare runs a program's preparation and returns its results by name. What another program of the component has prepared already is used
+// again, and what a step read is freed behind it where nothing else needs it.
+func (w *weightStore) prepare(ctx context.Context, p *pipelines.Program, made *program) (map[string]backends.Buffer, error) {
 	prep := made.manifest.Prep
 	if prep == nil {
 		return nil, nil
 	}
-	out := map[string]backends.Buffer{}
-	results := map[int]string{}
-	for i, slot := range prep.Results {
-		results[slot] = prep.ResultNames[i]
+	keep := map[string]bool{}
+	for _, q := range made.manifest.direct() {
+		keep[q.Name] = true
 	}
-	slots := map[int]backends.Buffer{}
+	ids := map[int]weightID{} // of the results, by slot
+	for i, slot := range prep.Results {
+		ids[slot] = weightID{p.Component, "prepared", prep.ResultDigests[i]}
+	}
 	uses := map[int]int{}
 	for _, s := range prep.Steps {
 		for _, a := range s.Args {
 			uses[a]++
 		}
 	}
-	for _, s := range prep.Steps {
-		// Equal preparation of equal weights is shared by the programs of a component: another shape, another batch.
-		digest := prep.Executables[s.Program].Key.Get("content")
-		ids := make([]weightID, len(s.Results))
-		have := true
-		for i := range s.Results {
-			ids[i] = weightID{p.Component, "prepared " + digest + " " + argNames(prep, s), fmt.Sprint(i)}
-			have = have && w.device[ids[i]] != nil
-		}
-		if have {
-			for i, r := range s.Results {
-				slots[r] = w.device[ids[i]]
-				if n, ok := results[r]; ok {
-					out[n] = slots[r]
+	var running [][]backends.Buffer
+	await := func(least int) error {
+		for len(running) > least {
+			for _, b := range running[0] {
+				if err := b.Await(ctx); err != nil {
+					return &InternalError{Phase: "prepare weights", Program: p.ID(), Err: err}
 				}
 			}
+			running = running[1:]
+		}
+		return nil
+	}
+	for _, s := range prep.Steps {
+		if !slices.ContainsFunc(s.Results, func(r int) bool { return w.device[ids[r]] == nil }) {
 			for _, a := range s.Args {
 				uses[a]--
 			}
 			continue
 		}
-		var args []backends.Buffer
-		var stored []slotFile
-		for _, a := range s.Args {
-			if a < len(prep.Params) {
-				stored = append(stored, prep.Params[a])
-			}
+		stored := make([]slotFile, len(s.Args))
+		for i, a := range s.Args {
+			stored[i] = prep.Params[a]
 		}
 		if err := w.load(ctx, p.Component, stored); err != nil {
 			return nil, err
 		}
-		for _, a := range s.Args {
-			if a < len(prep.Params) {
-				q := prep.Params[a]
-				slots[a] = w.device[weightID{p.Component, q.DType, q.Name}]
-			}
-			args = append(args, slots[a])
+		args := make([]backends.Buffer, len(s.Args))
+		for i, q := range stored {
+			args[i] = w.device[weightID{p.Component, q.DType, q.Name}]
+		}
+		if err := await(inFlight - 1); err != nil {
+			return nil, err
 		}
 		res, err := made.prepare[s.Program].Execute(ctx, args, backends.ExecuteOptions{})
 		w.e.stats.count(p.Name, "execute")
 		if err != nil {
 			return nil, &InternalError{Phase: "prepare weights", Program: p.ID(), Err: err}
 		}
+		running = append(running, nil)
 		for i, r := range s.Results {
-			// Waiting bounds the memory: the next part starts when this one has let go of its inputs.
-			if err := res[i].Await(ctx); err != nil {
-				return nil, &InternalError{Phase: "prepare weights", Program: p.ID(), Err: err}
+			if w.device[ids[r]] != nil {
+				_ = res[i].Delete()
+				continue
 			}
-			slots[r] = res[i]
-			w.device[ids[i]] = res[i]
-			if n, ok := results[r]; ok {
-				out[n] = res[i]
-			}
+			w.device[ids[r]] = res[i]
+			running[len(running)-1] = append(running[len(running)-1], res[i])
 		}
-		for _, a := range s.Args {
-			uses[a]--
-			if a < len(prep.Params) && uses[a] == 0 && !direct[prep.Params[a].Name] {
-				q := prep.Params[a]
-				id := weightID{p.Component, q.DType, q.Name}
-				if buf := w.device[id]; buf != nil {
-					if err := buf.Delete(); err != nil {
-						return nil, err
-					}
-					delete(w.device, id)
-					w.matched[p.Component+"/"+q.Name].Release()
-				}
+		for i, a := range s.Args {
+			q := stored[i]
+			if uses[a]--; uses[a] > 0 || keep[q.Name] {
+				continue
 			}
+			id := weightID{p.Component, q.DType, q.Name}
+			if err := w.device[id].Delete(); err != nil {
+				return nil, err
+			}
+			delete(w.device, id)
+			w.matched[p.Component+"/"+q.Name].Release()
 		}
+	}
+	if err := await(0); err != nil {
+		return nil, err
+	}
+	out := map[string]backends.Buffer{}
+	for i, slot := range prep.Results {
+		out[prep.ResultNames[i]] = w.device[ids[slot]]
 	}
 	return out, nil
 }
 
-func argNames(f *planFile, s passes.Step) string {
-	var names []string
-	for _, a := range s.Args {
-		if a < len(f.Params) {
-			names = append(names, f.Params[a].Name)
-		} else {
-			names = append(names, fmt.Sprint(a))
-		}
-	}
-	return strings.Join(names, " ")
-}
-
 // release frees a component's weights on the device.
 func (w *weightStore) release(component string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var errs []error
 	for id, buf := range w.device {
 		if id.component == component {
@@ -362,6 +389,8 @@ func (w *weightStore) close() error {
 
 // firstNonFinite looks for NaN or infinity in a component's weights, for the message about a result that holds some.
 func (w *weightStore) firstNonFinite(component string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	prefix := component + "/"
 	var names []string
 	for key := range w.matched {

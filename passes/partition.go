@@ -1,6 +1,7 @@
 package passes
 
 import (
+	"encoding/hex"
 	"fmt"
 	"slices"
 
@@ -18,6 +19,9 @@ type Plan struct {
 	// Results are the slots of the module's results, and their names.
 	Results     []int
 	ResultNames []string
+	// ResultDigests, in the plan of a preparation, identify how each result is computed from which weights: two plans with equal digests, of
+	// two sizes of one network, prepare equal weights.
+	ResultDigests []string
 }
 
 // Slot describes a parameter slot.
@@ -120,6 +124,10 @@ func Prepare(m *graph.Module) *Plan {
 	}
 	for _, r := range prep.Results {
 		p.Results = append(p.Results, s.slots[r])
+		alone := &graph.Func{Name: "main"}
+		alone.Results = []*graph.Value{copyCone(alone, r, map[*graph.Value]*graph.Value{})}
+		digest := graph.Hash(&graph.Module{Funcs: []*graph.Func{alone}, Mesh: m.Mesh})
+		p.ResultDigests = append(p.ResultDigests, hex.EncodeToString(digest[:16]))
 	}
 	return p
 }
