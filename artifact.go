@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strings"
 
+	"precast/backends"
 	"precast/cache"
 	"precast/graph"
 	"precast/graph/pipelines"
+	"precast/passes"
 )
 
 // artifactFile is the content of an artifact's manifest.
@@ -220,11 +222,47 @@ func (m *manifest) check() error {
 	if len(m.Prep.ResultDigests) != len(m.Prep.Results) || len(m.Prep.ResultNames) != len(m.Prep.Results) {
 		return fmt.Errorf("the preparation has %d results, %d names and %d digests", len(m.Prep.Results), len(m.Prep.ResultNames), len(m.Prep.ResultDigests))
 	}
+	for _, q := range m.Prep.Params {
+		if !q.Weight || passes.IsPrepared(q.Name) {
+			return fmt.Errorf("the preparation reads %q, which is not a stored weight", q.Name)
+		}
+	}
 	for i, s := range m.Prep.Steps {
-		for _, a := range s.Args {
+		for _, r := range s.Results {
+			if !slices.Contains(m.Prep.Results, r) {
+				return fmt.Errorf("step %d of the preparation makes slot %d, which is no result", i, r)
+			}
+		}
+		args := make([]slotFile, len(s.Args))
+		for k, a := range s.Args {
 			if a >= len(m.Prep.Params) {
 				return fmt.Errorf("step %d of the preparation reads slot %d, which is not a weight", i, a)
 			}
+			args[k] = m.Prep.Params[a]
+		}
+		moves := m.Prep.Executables[s.Program].Moves
+		if moves != nil && len(moves) != len(s.Results) {
+			return fmt.Errorf("step %d of the preparation has %d moves for %d results", i, len(moves), len(s.Results))
+		}
+		for k := range moves {
+			if err := moves[k].check(args); err != nil {
+				return fmt.Errorf("step %d of the preparation, result %d: %w", i, k, err)
+			}
+		}
+	}
+	for _, x := range m.Main.Executables {
+		if x.Moves != nil {
+			return fmt.Errorf("program %q moves weights outside the preparation", x.Name)
+		}
+	}
+	return nil
+}
+
+// checkResults compares the steps with what their executables return.
+func (f *planFile) checkResults(exes []backends.Executable) error {
+	for i, s := range f.Steps {
+		if x := exes[s.Program]; x != nil && x.NumOutputs() != len(s.Results) {
+			return fmt.Errorf("step %d wants %d results, its executable gives %d", i, len(s.Results), x.NumOutputs())
 		}
 	}
 	return nil
@@ -232,8 +270,13 @@ func (m *manifest) check() error {
 
 func (f *planFile) check() error {
 	known := map[int]bool{}
+	names := map[string]bool{}
 	for i, p := range f.Params {
 		known[i] = true
+		if names[p.Name] {
+			return fmt.Errorf("two parameters are called %q", p.Name)
+		}
+		names[p.Name] = true
 		if _, err := p.shape(); err != nil {
 			return err
 		}
@@ -248,8 +291,8 @@ func (f *planFile) check() error {
 			}
 		}
 		for _, k := range f.Executables[s.Program].Donated {
-			if k < 0 || k >= len(s.Args) {
-				return fmt.Errorf("step %d donates argument %d of %d", i, k, len(s.Args))
+			if k < 0 || k >= len(s.Args) || s.Args[k] >= len(f.Params) {
+				return fmt.Errorf("step %d donates argument %d of %d, or one that is no parameter", i, k, len(s.Args))
 			}
 		}
 		for _, r := range s.Results {
@@ -319,7 +362,7 @@ func (p *Pipeline) save(path string, shapes []Sizes, programs []*pipelines.Progr
 		add := func(list []exeFile, exes int, get func(i int) ([]byte, error)) error {
 			for i := range exes {
 				name := exeMember(list[i].Key)
-				if added[name] {
+				if list[i].Moves != nil || added[name] {
 					continue
 				}
 				added[name] = true

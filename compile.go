@@ -125,7 +125,7 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 		if err != nil {
 			return nil, err
 		}
-		r := ProgramReport{Name: q.Name, Spec: q.Spec, Executables: len(made.exes) + len(made.prepare), Steps: len(made.manifest.Main.Steps), Cached: p.stats.Counts["compile"] == compiled}
+		r := ProgramReport{Name: q.Name, Spec: q.Spec, Steps: len(made.manifest.Main.Steps), Cached: p.stats.Counts["compile"] == compiled}
 		for _, s := range made.manifest.Main.Params {
 			if s.Weight {
 				r.Weights++
@@ -134,6 +134,9 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 		for _, f := range []*planFile{&made.manifest.Main, made.manifest.Prep} {
 			if f != nil {
 				for _, x := range f.Executables {
+					if x.Moves == nil {
+						r.Executables++
+					}
 					r.Bytes += x.Bytes
 				}
 			}

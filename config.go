@@ -2,7 +2,6 @@ package precast
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 
@@ -107,7 +106,7 @@ func (c *Config) check() (graph.DType, error) {
 		return dtype, &UserError{Err: err}
 	}
 	if c.Log == nil {
-		c.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return dtype, nil
 }

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -143,7 +145,7 @@ type program struct {
 	id       string
 	manifest *manifest
 	exes     []backends.Executable
-	prepare  []backends.Executable
+	prepare  []backends.Executable // nil where the program only moves weights
 	// module is set when this process traced the program: dumps, artifacts and reports use it.
 	module *graph.Module
 	// bound is set once the weights are there: one buffer for each parameter slot that is a weight.
@@ -191,6 +193,8 @@ type exeFile struct {
 	Key     cache.Key `json:"key"`
 	Donated []int     `json:"donated,omitempty"`
 	Bytes   int64     `json:"bytes"`
+	// Moves, where there are any, say that the program only reorders weights: the loader does it, and there is no executable.
+	Moves []move `json:"moves,omitempty"`
 }
 
 // specKey identifies a program before it is traced.
@@ -265,10 +269,20 @@ func (e *engine) getAll(ctx context.Context, programs []*pipelines.Program) erro
 		group.SetLimit(1)
 	}
 	errs := make([]error, len(programs))
+	var failed atomic.Bool
 	for i, p := range programs {
 		group.Go(func() error {
-			_, errs[i] = e.get(ctx, p)
-			return errs[i]
+			if failed.Load() {
+				return nil
+			}
+			errs[i] = guarded(p.ID(), func() error {
+				_, err := e.get(ctx, p)
+				return err
+			})
+			if errs[i] != nil {
+				failed.Store(true)
+			}
+			return nil
 		})
 	}
 	_ = group.Wait()
@@ -345,6 +359,16 @@ func moduleWeights(m *graph.Module) []slotFile {
 	return list
 }
 
+// guarded turns a panic into an error: on a goroutine of its own nothing else would catch it.
+func guarded(program string, work func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &InternalError{Phase: "making ready", Program: program, Err: fmt.Errorf("panic: %v\n%s", r, debug.Stack())}
+		}
+	}()
+	return work()
+}
+
 // make makes a program; module is what the check of the weights traced, nil where it did not have to.
 func (e *engine) make(ctx context.Context, p *pipelines.Program, module *graph.Module) (*program, error) {
 	if e.artifact != nil {
@@ -359,6 +383,9 @@ func (e *engine) make(ctx context.Context, p *pipelines.Program, module *graph.M
 	}
 	if made := e.fromCache(ctx, p, key); made != nil {
 		return made, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, asUser(err)
 	}
 	if e.cfg.CacheOnly {
 		needed := &CompileNeededError{Program: p.ID(), Key: key.Digest()}
@@ -398,7 +425,9 @@ func (e *engine) fromCache(ctx context.Context, p *pipelines.Program, key cache.
 	}
 	made, err := e.loadAll(ctx, p, m, func(x exeFile) ([]byte, bool) { return e.store.Get(cache.Executable, x.Key) })
 	if err != nil {
-		e.cfg.Log.Warn("cached program can't be used; it is compiled anew", "program", p.ID(), "reason", err.Error())
+		if ctx.Err() == nil {
+			e.cfg.Log.Warn("cached program can't be used; it is compiled anew", "program", p.ID(), "reason", err.Error())
+		}
 		return nil
 	}
 	e.stats.count(p.Name, "cache_hit")
@@ -438,12 +467,19 @@ func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest,
 	made := &program{id: m.ID, manifest: m}
 	if e.willRun && e.cfg.Offload != "model" {
 		var beside sync.WaitGroup
-		beside.Go(func() { e.weights.preload(ctx, p, m) })
+		beside.Go(func() {
+			// What is wrong is left for bind to report.
+			_ = guarded(p.ID(), func() error { return e.weights.preload(ctx, p, m) })
+		})
 		defer beside.Wait()
 	}
 	load := func(list []exeFile) ([]backends.Executable, error) {
 		var out []backends.Executable
 		for _, x := range list {
+			if x.Moves != nil {
+				out = append(out, nil)
+				continue
+			}
 			start := time.Now()
 			data, ok := read(x)
 			e.stats.time(name, "cache", start)
@@ -462,8 +498,13 @@ func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest,
 		return out, nil
 	}
 	var err error
-	if made.exes, err = load(m.Main.Executables); err == nil && m.Prep != nil {
-		made.prepare, err = load(m.Prep.Executables)
+	if made.exes, err = load(m.Main.Executables); err == nil {
+		err = m.Main.checkResults(made.exes)
+	}
+	if err == nil && m.Prep != nil {
+		if made.prepare, err = load(m.Prep.Executables); err == nil {
+			err = m.Prep.checkResults(made.prepare)
+		}
 	}
 	if err != nil {
 		made.close()
@@ -472,11 +513,15 @@ func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest,
 	return made, nil
 }
 
-func (p *program) close() {
+func (p *program) close() error {
+	var errs []error
 	for _, x := range append(slices.Clone(p.exes), p.prepare...) {
-		x.Close()
+		if x != nil {
+			errs = append(errs, x.Close())
+		}
 	}
 	p.exes, p.prepare = nil, nil
+	return errors.Join(errs...)
 }
 
 // trace records the program's network and runs the passes.
@@ -577,6 +622,11 @@ func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Mod
 		var exes []backends.Executable
 		file := newPlanFile(low.plan)
 		for _, prog := range low.programs {
+			if moves := movesOf(prog.Module); moves != nil && low == prep {
+				exes = append(exes, nil)
+				file.Executables = append(file.Executables, exeFile{Name: prog.Name, Moves: moves})
+				continue
+			}
 			exe, size, stored, err := e.compileOne(ctx, p, prog)
 			if err != nil {
 				return exes, nil, err
@@ -643,10 +693,12 @@ func (e *engine) compileOne(ctx context.Context, p *pipelines.Program, prog *low
 	e.stats.time(p.Name, "compile", start)
 	e.stats.count(p.Name, "compile")
 	if err != nil {
-		if backends.CodeOf(err) == backends.ResourceExhausted || errors.Is(err, context.Canceled) {
-			return nil, 0, false, asUser(err)
+		err = deviceError("compile", prog.Name, err)
+		var bug *InternalError
+		if errors.As(err, &bug) {
+			bug.Dump = dumpForBug(prog.Module)
 		}
-		return nil, 0, false, &InternalError{Phase: "compile", Program: prog.Name, Dump: dumpForBug(prog.Module), Err: err}
+		return nil, 0, false, err
 	}
 	if e.store == nil {
 		return exe, 0, false, nil

@@ -1,10 +1,12 @@
 package precast
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 
+	"precast/backends"
 	"precast/cache"
 	"precast/graph/pipelines"
 )
@@ -44,6 +46,17 @@ func (e *InternalError) Error() string {
 	return s
 }
 func (e *InternalError) Unwrap() error { return e.Err }
+
+// deviceError gives an error of the backend its kind: out of memory and an interruption are the user's, anything else is a fault of ours.
+func deviceError(phase, program string, err error) error {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), backends.CodeOf(err) == backends.Cancelled:
+		return asUser(err)
+	case backends.CodeOf(err) == backends.ResourceExhausted:
+		return asUser(fmt.Errorf("%s: out of memory: %w", program, err))
+	}
+	return &InternalError{Phase: phase, Program: program, Err: err}
+}
 
 // CompileNeededError says that Config.CacheOnly is set and a program would have to be compiled. The command line exits with 3.
 type CompileNeededError struct {

@@ -34,7 +34,7 @@ func (t *tensor) Read(ctx context.Context) ([]byte, error) {
 	defer func() { t.e.stats.time("", "wait", start) }()
 	out := make([]byte, graph.ByteSize(t.buf.Shape()))
 	if err := t.buf.ToHost(ctx, out); err != nil {
-		return nil, err
+		return nil, deviceError("execute", "a value on the device", err)
 	}
 	return out, nil
 }
@@ -56,7 +56,7 @@ func (e *engine) Put(shape graph.Shape, data []byte) (pipelines.Tensor, error) {
 	}
 	buf, err := e.backend.client.BufferFromHost(data, shape, backends.HostOptions{Semantics: backends.CopyDuringCall})
 	if err != nil {
-		return nil, err
+		return nil, deviceError("execute", "an input", err)
 	}
 	return e.newTensor(buf), nil
 }
@@ -111,12 +111,12 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 		slots[i] = t.buf
 		given[i] = true
 	}
-	// Whatever fails, the values made on the way are freed.
-	var temps []backends.Buffer
-	ok := false
+	// Whatever is not a result in the end is freed.
+	var values []backends.Buffer
+	results := map[backends.Buffer]bool{}
 	defer func() {
-		if !ok {
-			for _, b := range temps {
+		for _, b := range values {
+			if !results[b] {
 				_ = b.Delete()
 			}
 		}
@@ -135,12 +135,9 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 		res, err := made.exes[s.Program].Execute(ctx, args, backends.ExecuteOptions{Donate: donate})
 		e.stats.count(p.Name, "execute")
 		if err != nil {
-			if backends.CodeOf(err) == backends.ResourceExhausted {
-				return nil, asUser(fmt.Errorf("%s: out of memory: %w", p.ID(), err))
-			}
-			return nil, fault("step %d of %d (%s): %w", i+1, len(plan.Steps), s.Scope, err)
+			return nil, deviceError("execute", p.ID(), fmt.Errorf("step %d of %d (%s): %w", i+1, len(plan.Steps), s.Scope, err))
 		}
-		temps = append(temps, res...)
+		values = append(values, res...)
 		for k, r := range s.Results {
 			slots[r] = res[k]
 		}
@@ -151,20 +148,21 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 			}
 		}
 	}
-	out := map[string]pipelines.Tensor{}
-	returned := map[int]bool{}
+	names := make([]string, len(plan.Results))
 	for i, r := range plan.Results {
-		name := fmt.Sprintf("result%d", i)
+		names[i] = fmt.Sprintf("result%d", i)
 		if i < len(plan.ResultNames) {
-			name = plan.ResultNames[i]
+			names[i] = plan.ResultNames[i]
 		}
-		if given[r] || returned[r] {
-			return nil, fault("result %q is an argument or another result", name)
+		if given[r] || slices.Index(plan.Results, r) != i {
+			return nil, fault("result %q is an argument or another result", names[i])
 		}
-		returned[r] = true
-		out[name] = e.newTensor(slots[r])
 	}
-	ok = true
+	out := map[string]pipelines.Tensor{}
+	for i, r := range plan.Results {
+		results[slots[r]] = true
+		out[names[i]] = e.newTensor(slots[r])
+	}
 	for _, q := range plan.Params {
 		if t, is := in[q.Name].(*tensor); is && q.Donated {
 			t.Free()

@@ -487,6 +487,9 @@ func describeArtifact(a *artifact) *ArtifactInfo {
 		}
 		add := func(list []exeFile, prepare bool) {
 			for _, x := range list {
+				if x.Moves != nil {
+					continue
+				}
 				p.Executables = append(p.Executables, ExecutableInfo{Name: x.Name, Member: exeMember(x.Key), Bytes: x.Bytes, Prepare: prepare})
 			}
 		}

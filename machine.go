@@ -53,8 +53,10 @@ var cpuFeatures = sync.OnceValue(func() string {
 
 // backendThreads is the number of threads that CPU code is compiled for.
 func backendThreads() int {
-	if n, err := strconv.Atoi(os.Getenv("PJRT_NPROC")); err == nil && n > 0 {
-		return n
+	for _, v := range []string{"PJRT_NPROC", "NPROC"} {
+		if n, err := strconv.Atoi(os.Getenv(v)); err == nil && n > 0 {
+			return n
+		}
 	}
 	return runtime.NumCPU()
 }

@@ -14,8 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -122,7 +120,15 @@ func (p *Pipeline) Stats() *Stats { return p.stats }
 
 // Check fills in the request's defaults and refuses what can't be done, before any work: arguments, sizes, memory, tokenizers that are
 // missing.
+// It does not change the request.
 func (p *Pipeline) Check(req *Request) error {
+	q := *req
+	q.Warn = func(string, ...any) {}
+	return p.check(&q)
+}
+
+// check is Check on a request of its own, whose defaults it fills in.
+func (p *Pipeline) check(req *Request) error {
 	if err := p.complete(req); err != nil {
 		return err
 	}
@@ -165,7 +171,9 @@ func (p *Pipeline) checkWeights(programs []*pipelines.Program) error {
 
 // Generate makes pictures. It traces and compiles what is neither in memory, nor in the artifact, nor in the cache.
 func (p *Pipeline) Generate(ctx context.Context, req *Request) (*Result, error) {
-	if err := p.Check(req); err != nil {
+	own := *req
+	req = &own
+	if err := p.check(req); err != nil {
 		return nil, err
 	}
 	programs, err := p.pipe.Programs(p.pipe.Sizes(req), req)
@@ -212,10 +220,14 @@ func (p *Pipeline) Close() error {
 			}
 			errs = append(errs, e.weights.close())
 			for _, q := range e.programs {
-				q.close()
+				errs = append(errs, q.close())
 			}
 			if e.backend != nil {
-				errs = append(errs, e.backend.client.Close())
+				if err := e.backend.client.Close(); err != nil {
+					// The device may still read weights in place: their mapping has to stay.
+					errs = append(errs, err)
+					return
+				}
 			}
 		}
 		if p.ck != nil {
@@ -227,6 +239,3 @@ func (p *Pipeline) Close() error {
 	})
 	return errors.Join(errs...)
 }
-
-// Discard is a logger that drops everything.
-var Discard = slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -161,16 +161,15 @@ func (m *manifest) direct() []slotFile {
 	return list
 }
 
-// preload brings to the device what a program reads of the checkpoint as it is stored. Whatever is wrong is left for bind to report.
-func (w *weightStore) preload(ctx context.Context, p *pipelines.Program, m *manifest) {
+// preload brings to the device what a program reads of the checkpoint as it is stored.
+func (w *weightStore) preload(ctx context.Context, p *pipelines.Program, m *manifest) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.checkLocked(p, m) != nil {
-		return
+	if err := w.checkLocked(p, m); err != nil {
+		return err
 	}
-	start := time.Now()
-	_ = w.load(ctx, p.Component, m.direct())
-	w.e.stats.time(p.Name, "preload", start)
+	defer w.e.stats.time(p.Name, "preload", time.Now())
+	return w.load(ctx, p.Component, m.direct())
 }
 
 // load brings stored weights to the device.
@@ -194,10 +193,8 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 	if err != nil {
 		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, formatBytes(convert), err))
 	}
-	if a != nil {
-		// The buffers keep the arena: it goes with the last of them, which for weights that only the preparation reads is soon.
-		defer a.drop()
-	}
+	// The buffers keep the arena: it goes with the last of them, which for weights that only the preparation reads is soon.
+	defer a.drop()
 	// The order of the file is the order of the disk.
 	slices.SortStableFunc(missing, func(x, y slotFile) int {
 		s, t := w.matched[component+"/"+x.Name], w.matched[component+"/"+y.Name]
@@ -215,9 +212,9 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 			return err
 		}
 		t := w.matched[component+"/"+q.Name]
-		buf, err := w.upload(t, shape, a)
+		buf, err := w.upload(component, t, shape, a)
 		if err != nil {
-			return fmt.Errorf("%s: weight %s: %w", component, t, err)
+			return err
 		}
 		w.device[weightID{component, q.DType, q.Name}] = buf
 	}
@@ -231,15 +228,14 @@ func inPlace(t checkpoint.Tensor, shape graph.Shape) bool {
 
 // upload makes a device buffer of one tensor: of the mapping where it is aligned and in the wanted dtype, else of one copy in the arena. The
 // copy is ours and not the backend's because it uses all processors and large pages.
-func (w *weightStore) upload(t checkpoint.Tensor, shape graph.Shape, a *arena) (backends.Buffer, error) {
+func (w *weightStore) upload(component string, t checkpoint.Tensor, shape graph.Shape, a *arena) (backends.Buffer, error) {
 	size := graph.ByteSize(shape)
 	w.e.stats.bytes("weights", size)
-	client := w.e.backend.client
 	if inPlace(t, shape) {
 		// The mapping outlives the buffer: the engine closes the checkpoint last.
 		w.e.stats.bytes("mapped", size)
 		populate(t.Bytes())
-		return client.BufferFromHost(t.Bytes(), shape, backends.HostOptions{Semantics: backends.ZeroCopy})
+		return w.buffer(component, t.Bytes(), shape, nil)
 	}
 	if t.DType == shape.DType {
 		w.e.stats.bytes("copied", size)
@@ -248,15 +244,27 @@ func (w *weightStore) upload(t checkpoint.Tensor, shape graph.Shape, a *arena) (
 	}
 	dst := a.take(size)
 	if err := t.Convert(dst, shape.DType); err != nil {
-		return nil, err
+		return nil, asUser(err)
 	}
 	t.Release()
-	a.hold()
-	buf, err := client.BufferFromHost(dst, shape, backends.HostOptions{Semantics: backends.ZeroCopy, Release: a.drop})
-	if err != nil {
-		a.drop()
+	return w.buffer(component, dst, shape, a)
+}
+
+// buffer makes a device buffer of host memory that stays: of a file's mapping, or of an arena, which the buffer keeps until it is gone.
+func (w *weightStore) buffer(component string, mem []byte, shape graph.Shape, a *arena) (backends.Buffer, error) {
+	o := backends.HostOptions{Semantics: backends.ZeroCopy}
+	if a != nil {
+		a.hold()
+		o.Release = a.drop
 	}
-	return buf, err
+	buf, err := w.e.backend.client.BufferFromHost(mem, shape, o)
+	if err != nil {
+		if a != nil {
+			a.drop()
+		}
+		return nil, deviceError("weights", component, err)
+	}
+	return buf, nil
 }
 
 // inFlight is how many steps of a preparation may run at once: enough to keep the processors busy, few enough that their inputs and results
@@ -278,18 +286,44 @@ func (w *weightStore) prepare(ctx context.Context, p *pipelines.Program, made *p
 	for i, slot := range prep.Results {
 		ids[slot] = weightID{p.Component, "prepared", prep.ResultDigests[i]}
 	}
-	uses := map[int]int{}
+	// How many steps that execute still read a stored weight: moves read the file.
+	uses := map[string]int{}
 	for _, s := range prep.Steps {
 		for _, a := range s.Args {
-			uses[a]++
+			if prep.Executables[s.Program].Moves == nil {
+				uses[prep.Params[a].Name]++
+			}
 		}
 	}
-	var running [][]backends.Buffer
+	// done frees what a step read and nothing needs any more.
+	done := func(args []slotFile) error {
+		for _, q := range args {
+			uses[q.Name]--
+			id := weightID{p.Component, q.DType, q.Name}
+			if buf := w.device[id]; buf != nil && uses[q.Name] == 0 && !keep[q.Name] {
+				if err := buf.Delete(); err != nil {
+					return err
+				}
+				delete(w.device, id)
+				w.matched[p.Component+"/"+q.Name].Release()
+			}
+		}
+		return nil
+	}
+	var running [][]weightID
 	await := func(least int) error {
 		for len(running) > least {
-			for _, b := range running[0] {
-				if err := b.Await(ctx); err != nil {
-					return &InternalError{Phase: "prepare weights", Program: p.ID(), Err: err}
+			for _, id := range running[0] {
+				if err := w.device[id].Await(ctx); err != nil {
+					// What failed must not be taken for prepared by the next that asks.
+					for _, list := range running {
+						for _, id := range list {
+							_ = w.device[id].Delete()
+							delete(w.device, id)
+						}
+					}
+					running = nil
+					return deviceError("prepare weights", p.ID(), err)
 				}
 			}
 			running = running[1:]
@@ -297,51 +331,33 @@ func (w *weightStore) prepare(ctx context.Context, p *pipelines.Program, made *p
 		return nil
 	}
 	for _, s := range prep.Steps {
-		if !slices.ContainsFunc(s.Results, func(r int) bool { return w.device[ids[r]] == nil }) {
-			for _, a := range s.Args {
-				uses[a]--
-			}
-			continue
-		}
-		stored := make([]slotFile, len(s.Args))
+		args := make([]slotFile, len(s.Args))
 		for i, a := range s.Args {
-			stored[i] = prep.Params[a]
+			args[i] = prep.Params[a]
 		}
-		if err := w.load(ctx, p.Component, stored); err != nil {
-			return nil, err
-		}
-		args := make([]backends.Buffer, len(s.Args))
-		for i, q := range stored {
-			args[i] = w.device[weightID{p.Component, q.DType, q.Name}]
-		}
-		if err := await(inFlight - 1); err != nil {
-			return nil, err
-		}
-		res, err := made.prepare[s.Program].Execute(ctx, args, backends.ExecuteOptions{})
-		w.e.stats.count(p.Name, "execute")
-		if err != nil {
-			return nil, &InternalError{Phase: "prepare weights", Program: p.ID(), Err: err}
-		}
-		running = append(running, nil)
-		for i, r := range s.Results {
-			if w.device[ids[r]] != nil {
-				_ = res[i].Delete()
-				continue
-			}
-			w.device[ids[r]] = res[i]
-			running[len(running)-1] = append(running[len(running)-1], res[i])
-		}
-		for i, a := range s.Args {
-			q := stored[i]
-			if uses[a]--; uses[a] > 0 || keep[q.Name] {
-				continue
-			}
-			id := weightID{p.Component, q.DType, q.Name}
-			if err := w.device[id].Delete(); err != nil {
+		moves := prep.Executables[s.Program].Moves
+		missing := slices.ContainsFunc(s.Results, func(r int) bool { return w.device[ids[r]] == nil })
+		switch {
+		case moves != nil:
+			if err := w.move(ctx, p.Component, moves, args, s, ids); err != nil {
 				return nil, err
 			}
-			delete(w.device, id)
-			w.matched[p.Component+"/"+q.Name].Release()
+			continue
+		case missing:
+			if err := w.load(ctx, p.Component, args); err != nil {
+				return nil, err
+			}
+			if err := await(inFlight - 1); err != nil {
+				return nil, err
+			}
+			made, err := w.execute(ctx, p, made.prepare[s.Program], args, s, ids)
+			if err != nil {
+				return nil, err
+			}
+			running = append(running, made)
+		}
+		if err := done(args); err != nil {
+			return nil, err
 		}
 	}
 	if err := await(0); err != nil {
@@ -352,6 +368,72 @@ func (w *weightStore) prepare(ctx context.Context, p *pipelines.Program, made *p
 		out[prep.ResultNames[i]] = w.device[ids[slot]]
 	}
 	return out, nil
+}
+
+// execute starts one step of a preparation and returns the weights that it makes and that were not there before.
+func (w *weightStore) execute(ctx context.Context, p *pipelines.Program, exe backends.Executable, stored []slotFile, s passes.Step, ids map[int]weightID) ([]weightID, error) {
+	args := make([]backends.Buffer, len(stored))
+	for i, q := range stored {
+		args[i] = w.device[weightID{p.Component, q.DType, q.Name}]
+	}
+	res, err := exe.Execute(ctx, args, backends.ExecuteOptions{})
+	w.e.stats.count(p.Name, "execute")
+	if err != nil {
+		return nil, deviceError("prepare weights", p.ID(), err)
+	}
+	var made []weightID
+	for i, r := range s.Results {
+		if w.device[ids[r]] != nil {
+			_ = res[i].Delete()
+			continue
+		}
+		w.device[ids[r]] = res[i]
+		made = append(made, ids[r])
+	}
+	return made, nil
+}
+
+// move makes prepared weights that are stored ones in another order, in one pass from the file to the memory that the device uses.
+func (w *weightStore) move(ctx context.Context, component string, moves []move, stored []slotFile, s passes.Step, ids map[int]weightID) error {
+	var size int64
+	for i, r := range s.Results {
+		if w.device[ids[r]] == nil {
+			size += roundUp(graph.ByteSize(moves[i].result()), backends.Alignment)
+		}
+	}
+	a, err := newArena(size)
+	if err != nil {
+		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, formatBytes(size), err))
+	}
+	defer a.drop()
+	for i, r := range s.Results {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if w.device[ids[r]] != nil {
+			continue
+		}
+		mv := &moves[i]
+		shape := mv.result()
+		t := w.matched[component+"/"+stored[mv.Arg].Name]
+		dst := a.take(graph.ByteSize(shape))
+		if err := t.Permute(dst, shape.DType, mv.Dims, mv.Permutation); err != nil {
+			return asUser(fmt.Errorf("%s: weight %s: %w", component, t, err))
+		}
+		t.Release()
+		if t.DType != shape.DType {
+			w.e.stats.bytes("converted", graph.ByteSize(shape))
+		} else {
+			w.e.stats.bytes("copied", graph.ByteSize(shape))
+		}
+		w.e.stats.bytes("weights", graph.ByteSize(shape))
+		buf, err := w.buffer(component, dst, shape, a)
+		if err != nil {
+			return err
+		}
+		w.device[ids[r]] = buf
+	}
+	return nil
 }
 
 // release frees a component's weights on the device.
@@ -433,10 +515,10 @@ type arena struct {
 	free func([]byte)
 }
 
-// newArena returns memory for n bytes, nil for none. The caller owns one reference.
+// newArena returns memory for n bytes. The caller owns one reference.
 func newArena(n int64) (*arena, error) {
 	if n == 0 {
-		return nil, nil
+		return &arena{refs: 1, free: func([]byte) {}}, nil
 	}
 	mem, free, err := allocate(n)
 	if err != nil {

@@ -82,10 +82,13 @@ func converter(to, from dtypes.DType) func(dst, src []byte) {
 	}
 }
 
-// parallel splits [0, n) over the processors. A fault while reading a mapped file (the file shrank, the disk failed) becomes an
-// error.
-func parallel(n int, work func(lo, hi int)) error {
-	workers := max(1, min(runtime.GOMAXPROCS(0), n/chunk))
+// parallel splits n elements over the processors, see share.
+func parallel(n int, work func(lo, hi int)) error { return share(n, chunk, work) }
+
+// share splits [0, n) over the processors, least of it to each or more. A fault while reading a mapped file (the file shrank, the disk
+// failed) becomes an error.
+func share(n, least int, work func(lo, hi int)) error {
+	workers := max(1, min(runtime.GOMAXPROCS(0), n/least))
 	if workers == 1 {
 		return guarded(func() { work(0, n) })
 	}

@@ -1,0 +1,111 @@
+package precast
+
+import (
+	"fmt"
+	"slices"
+
+	"precast/graph"
+)
+
+// move says that a prepared weight is a stored one with its elements in another order: the stored tensor seen as Dims, its axes permuted. The
+// loader does that while it copies the weight, which saves a compile and a second pass over the memory.
+type move struct {
+	// Arg is the position of the weight in the step's arguments.
+	Arg         int   `json:"arg"`
+	Dims        []int `json:"dims"`
+	Permutation []int `json:"permutation"`
+	// DType and Shape are those of the result.
+	DType string `json:"dtype"`
+	Shape []int  `json:"shape"`
+}
+
+// movesOf returns one move for each result of a program that does nothing but reorder weights, nil for any other program.
+func movesOf(m *graph.Module) []move {
+	f := m.Entry()
+	if len(m.Funcs) != 1 {
+		return nil
+	}
+	var list []move
+	for _, r := range f.Results {
+		mv, ok := moveOf(r)
+		if !ok {
+			return nil
+		}
+		list = append(list, mv)
+	}
+	return list
+}
+
+// moveOf follows a value back over reshapes and at most one transpose to a parameter.
+func moveOf(v *graph.Value) (move, bool) {
+	mv := move{DType: graph.DTypeName(v.Shape.DType), Shape: slices.Clone(v.Shape.Dimensions)}
+	switch v.Shape.DType.Size() {
+	case 1, 2, 4, 8:
+	default:
+		return move{}, false
+	}
+	for v.Def != nil {
+		n := v.Def
+		switch {
+		case n.Op == graph.OpReshape:
+		case n.Op == graph.OpTranspose && mv.Permutation == nil:
+			mv.Permutation = slices.Clone(n.Attrs.Ints("permutation"))
+			mv.Dims = slices.Clone(n.Operands[0].Shape.Dimensions)
+		default:
+			return move{}, false
+		}
+		v = n.Operands[0]
+	}
+	if v.Param == nil || mv.Permutation == nil {
+		return move{}, false
+	}
+	mv.Arg = v.Index
+	return mv, true
+}
+
+// result is the shape of the prepared weight; check has made sure that there is one.
+func (mv *move) result() graph.Shape {
+	s, err := slotFile{DType: mv.DType, Dims: mv.Shape}.shape()
+	if err != nil {
+		panic("BUG: a move of an unchecked manifest: " + err.Error())
+	}
+	return s
+}
+
+// check refuses a move that would read or write past its tensors: args are the parameters that its step reads.
+func (mv *move) check(args []slotFile) error {
+	if mv.Arg < 0 || mv.Arg >= len(args) {
+		return fmt.Errorf("it reads argument %d of %d", mv.Arg, len(args))
+	}
+	if len(mv.Dims) != len(mv.Permutation) {
+		return fmt.Errorf("permutation %v of %d axes", mv.Permutation, len(mv.Dims))
+	}
+	sorted := slices.Sorted(slices.Values(mv.Permutation))
+	for i, p := range sorted {
+		if p != i {
+			return fmt.Errorf("%v is no permutation", mv.Permutation)
+		}
+	}
+	arg := args[mv.Arg]
+	shape, err := slotFile{Name: arg.Name, DType: mv.DType, Dims: mv.Shape}.shape()
+	if err != nil {
+		return err
+	}
+	stored, err := arg.shape()
+	if err != nil {
+		return err
+	}
+	seen, err := slotFile{Name: arg.Name, DType: mv.DType, Dims: mv.Dims}.shape()
+	if err != nil {
+		return err
+	}
+	switch shape.DType.Size() {
+	case 1, 2, 4, 8:
+	default:
+		return fmt.Errorf("it moves elements of %s", mv.DType)
+	}
+	if mv.DType != arg.DType || stored.Size() != shape.Size() || seen.Size() != shape.Size() {
+		return fmt.Errorf("it makes %s%v of %s%v", mv.DType, mv.Shape, arg.DType, arg.Dims)
+	}
+	return nil
+}
