@@ -82,24 +82,17 @@ func openArtifact(path string) (*artifact, error) {
 
 func (a *artifact) close() error { return a.bundle.Close() }
 
-// apply takes the options that the artifact fixes and refuses others.
-func (a *artifact) apply(c *Config) (graph.DType, error) {
+// apply takes the options that the artifact fixes and refuses others: given is the configuration before its defaults, want the dtype in it.
+func (a *artifact) apply(c *Config, given Config, want graph.DType) (graph.DType, error) {
 	dtype, err := parseDType(a.file.DType)
 	if err != nil {
 		return dtype, userErrorf("%s: %w", a.path, err)
 	}
-	if c.DType != "" {
-		want, err := (&Config{DType: c.DType}).check()
-		if err != nil {
-			return dtype, err
-		}
-		if want != dtype {
-			return dtype, userErrorf("dtype: the artifact %s was compiled for %s, not %s; compile another, or run the checkpoint folder", a.path, a.file.DType, c.DType)
-		}
+	if given.DType != "" && want != dtype {
+		return dtype, userErrorf("dtype: the artifact %s was compiled for %s, not %s; compile another, or run the checkpoint folder", a.path, a.file.DType, given.DType)
 	}
-	// Config.check has filled in defaults, so only a choice that differs from both is one of the user's.
-	if c.Regions != "inline" && c.Regions != a.file.Regions {
-		return dtype, userErrorf("regions: the artifact %s was compiled with --regions %s, not %s", a.path, a.file.Regions, c.Regions)
+	if given.Regions != "" && given.Regions != a.file.Regions {
+		return dtype, userErrorf("regions: the artifact %s was compiled with --regions %s, not %s", a.path, a.file.Regions, given.Regions)
 	}
 	c.Regions = a.file.Regions
 	if c.Scheduler == "" {
@@ -188,22 +181,17 @@ func (e *engine) fromArtifact(ctx context.Context, p *pipelines.Program) (*progr
 	sum := sha256.Sum256(text)
 	key := cache.NewKey("precast", Version, "program", p.Name, "spec", p.Spec, "artifact_graph", hex.EncodeToString(sum[:]), "regions", e.cfg.Regions)
 	key.Fields = append(key.Fields, e.backend.identity...)
-	if made := e.fromCache(ctx, p, key); made != nil {
-		return made, nil
-	}
-	if e.cfg.CacheOnly {
-		return nil, &CompileNeededError{Program: p.ID(), Key: key.Digest(), Reason: reason}
-	}
-	e.cfg.Log.Warn(reason+"; compiling from the graph inside", "program", p.ID())
-	module, err := graph.Parse(e.artifact.path+":"+m.Graph, string(text))
-	if err == nil {
-		err = graph.Verify(module)
-	}
-	if err != nil {
-		return nil, userErrorf("%s: the graph of %s is broken: %w; compile the artifact anew", e.artifact.path, p.ID(), err)
-	}
-	e.stats.count(p.Name, "cache_miss")
-	return e.compile(ctx, p, module, &key)
+	return e.makeOnce(ctx, p, key, reason, func() (*graph.Module, error) {
+		e.cfg.Log.Warn(reason+"; compiling from the graph inside", "program", p.ID())
+		module, err := graph.Parse(e.artifact.path+":"+m.Graph, string(text))
+		if err == nil {
+			err = graph.Verify(module)
+		}
+		if err != nil {
+			return nil, userErrorf("%s: the graph of %s is broken: %w; compile the artifact anew", e.artifact.path, p.ID(), err)
+		}
+		return module, nil
+	})
 }
 
 func exeMember(k cache.Key) string { return "exe/" + k.Digest() + ".bin" }
@@ -314,7 +302,7 @@ func (f *planFile) check() error {
 }
 
 // save writes the programs that are ready as an artifact.
-func (p *Pipeline) save(path string, shapes []Sizes, programs []*pipelines.Program) (err error) {
+func (p *Pipeline) save(w *cache.BundleWriter, shapes []Sizes, programs []*pipelines.Program) error {
 	e := p.engine
 	dir, err := filepath.Abs(p.ck.Dir())
 	if err != nil {
@@ -324,15 +312,6 @@ func (p *Pipeline) save(path string, shapes []Sizes, programs []*pipelines.Progr
 		Pipeline: p.Class(), Checkpoint: dir, Headers: map[string]string{}, DType: graph.DTypeName(e.dtype), Regions: p.cfg.Regions, Mode: p.cfg.Mode,
 		Scheduler: p.cfg.Scheduler, Variant: p.cfg.Variant, Target: e.backend.identity, Shapes: shapes,
 	}
-	w, err := cache.Create(path, Version)
-	if err != nil {
-		return asUser(err)
-	}
-	defer func() {
-		if err != nil {
-			w.Abort()
-		}
-	}()
 	added := map[string]bool{}
 	for i, q := range programs {
 		made := e.programs[q.ID()]

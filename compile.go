@@ -2,16 +2,13 @@ package precast
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"precast/cache"
 	"precast/graph"
 	"precast/graph/pipelines"
-	"precast/lower"
 	"precast/passes"
 )
 
@@ -79,14 +76,13 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 	if partial && o.Output != "" {
 		return nil, userErrorf("compile-to %s makes no executables, so there is no artifact to write; leave -o out, or --compile-to", o.CompileTo)
 	}
-	var out *os.File
+	var out *cache.BundleWriter
 	if o.Output != "" {
-		f, err := os.CreateTemp(filepath.Dir(o.Output), ".precast-*")
-		if err != nil {
-			return nil, userErrorf("output %q can't be written: %w", o.Output, withoutPath(err))
+		var err error
+		if out, err = cache.Create(o.Output, Version); err != nil {
+			return nil, userErrorf("output: %w", err)
 		}
-		out = f
-		defer func() { out.Close(); os.Remove(out.Name()) }()
+		defer out.Abort()
 	}
 	shapes, programs, err := p.programsFor(o)
 	if err != nil {
@@ -106,7 +102,7 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 		}
 		return report, nil
 	}
-	if err := p.checkWeights(programs); err != nil {
+	if err := p.checkWeightFiles(programs); err != nil {
 		return nil, err
 	}
 	if err := p.connect(); err != nil {
@@ -152,7 +148,7 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 		report.Programs = append(report.Programs, r)
 	}
 	if o.Output != "" {
-		if err := p.save(o.Output, shapes, programs); err != nil {
+		if err := p.save(out, shapes, programs); err != nil {
 			return nil, err
 		}
 	}
@@ -273,17 +269,4 @@ func describeModule(r *ProgramReport, m *graph.Module) {
 			r.Blocks = append(r.Blocks, Block{Function: f.Name, Class: f.BlockClass, Instances: calls[f.Name], Nodes: len(f.Nodes)})
 		}
 	}
-}
-
-// StableHLO returns the text of a program at the pipeline's sizes, for inspection.
-func (p *Pipeline) StableHLO(q *pipelines.Program) (string, error) {
-	m, err := p.engine.trace(q)
-	if err != nil {
-		return "", err
-	}
-	text, err := lower.Text(passes.Whole(m).Programs[0], lower.Options{Locations: true})
-	if err != nil {
-		return "", fmt.Errorf("lower: %w", err)
-	}
-	return string(text), nil
 }

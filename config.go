@@ -20,7 +20,8 @@ type Config struct {
 	Backend string
 	// Plugin is the PJRT plugin: a path, or a name as in `precast plugin list`. Empty means $PRECAST_PLUGIN, else the default for the CPU.
 	Plugin string
-	// Threads is the number of threads that the backend computes with; 0 leaves it to the backend.
+	// Threads is the number of threads that the backend computes with; 0 leaves it to the backend, or to what an earlier Pipeline of the
+	// process asked for: it is a setting of the process.
 	Threads int
 
 	// DType is the dtype that the networks compute in: "float32" (empty), "bfloat16" or "float16".

@@ -57,7 +57,7 @@ func (q *Program) Component() string { return q.prog.Component }
 // Prepare makes the program ready: it is loaded from the artifact or the cache, or compiled, and its weights are brought to the device. Run
 // does so where Prepare was not called.
 func (q *Program) Prepare(ctx context.Context) error {
-	if err := q.p.checkWeights([]*pipelines.Program{q.prog}); err != nil {
+	if err := q.p.checkWeightFiles([]*pipelines.Program{q.prog}); err != nil {
 		return err
 	}
 	if err := q.p.connect(); err != nil {

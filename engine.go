@@ -381,6 +381,17 @@ func (e *engine) make(ctx context.Context, p *pipelines.Program, module *graph.M
 	if err != nil {
 		return nil, err
 	}
+	return e.makeOnce(ctx, p, key, "", func() (*graph.Module, error) {
+		if module != nil {
+			return module, nil
+		}
+		return e.trace(p)
+	})
+}
+
+// makeOnce takes a program from the cache, or compiles what module returns where it is not there: one process does, the others wait and find it.
+// reason says why something nearer can't be used, for the error under --cache-only.
+func (e *engine) makeOnce(ctx context.Context, p *pipelines.Program, key cache.Key, reason string, module func() (*graph.Module, error)) (*program, error) {
 	if made := e.fromCache(ctx, p, key); made != nil {
 		return made, nil
 	}
@@ -388,33 +399,30 @@ func (e *engine) make(ctx context.Context, p *pipelines.Program, module *graph.M
 		return nil, asUser(err)
 	}
 	if e.cfg.CacheOnly {
-		needed := &CompileNeededError{Program: p.ID(), Key: key.Digest()}
+		needed := &CompileNeededError{Program: p.ID(), Key: key.Digest(), Reason: reason}
 		if e.store != nil {
-			if near, ok := e.store.Nearest(cache.Manifest, key); ok {
+			if near, ok := e.store.Nearest(cache.Manifest, key); ok && reason == "" {
 				needed.Differs = differs(key, near)
 			}
 		}
 		return nil, needed
 	}
-	unlock := func() {}
 	if e.store != nil {
-		// One process makes a program; the others wait and find it.
-		if unlock, err = e.store.Lock(ctx, key); err != nil {
-			return nil, err
+		unlock, err := e.store.Lock(ctx, key)
+		if err != nil {
+			return nil, asUser(err)
 		}
+		defer unlock()
 		if made := e.fromCache(ctx, p, key); made != nil {
-			unlock()
 			return made, nil
 		}
 	}
-	defer unlock()
 	e.stats.count(p.Name, "cache_miss")
-	if module == nil {
-		if module, err = e.trace(p); err != nil {
-			return nil, err
-		}
+	m, err := module()
+	if err != nil {
+		return nil, err
 	}
-	return e.compile(ctx, p, module, &key)
+	return e.compile(ctx, p, m, key)
 }
 
 // fromCache loads a program whose every part is in the cache, nil where one is missing.
@@ -598,8 +606,8 @@ func (e *engine) cut(p *pipelines.Program, m *graph.Module) (main, prep *lowered
 }
 
 // compile lowers a module and compiles its programs; what the cache already has of them is loaded instead. The results go into the cache under
-// key where it is not nil.
-func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Module, key *cache.Key) (*program, error) {
+// key.
+func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Module, key cache.Key) (*program, error) {
 	main, prep, err := e.cut(p, m)
 	if err != nil {
 		return nil, err
@@ -659,12 +667,12 @@ func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Mod
 		made.close()
 		return nil, err
 	}
-	if key != nil && e.store != nil && all {
+	if e.store != nil && all {
 		data, err := json.Marshal(made.manifest)
 		if err != nil {
 			return nil, err
 		}
-		e.put(cache.Manifest, *key, data)
+		e.put(cache.Manifest, key, data)
 	}
 	return made, nil
 }

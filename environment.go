@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,7 +82,7 @@ func DescribePluginApart(ctx context.Context, path string, command ...string) *P
 func describeWithin(parent context.Context, limit time.Duration, path string, command ...string) *PluginInfo {
 	ctx, cancel := context.WithTimeout(parent, limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, command[0], append(command[1:], path)...)
+	cmd := exec.CommandContext(ctx, command[0], slices.Concat(command[1:], []string{path})...)
 	cmd.WaitDelay = time.Second
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
@@ -203,6 +204,3 @@ func cpuName() string {
 	}
 	return ""
 }
-
-// FormatBytes writes a number of bytes for people: "1.5 MiB".
-func FormatBytes(n int64) string { return formatBytes(n) }

@@ -137,7 +137,10 @@ func OpenOutput(out string, n int) (*Output, error) {
 			o.Abort()
 			return nil, userErrorf("output %q: only .png is written; name a file that ends in .png, or a folder with a / at the end", p)
 		}
-		if info, err := os.Stat(p); err == nil && info.IsDir() {
+		if info, err := os.Stat(p); err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+			o.Abort()
+			return nil, userErrorf("output %q is a device or a pipe; name a file", p)
+		} else if err == nil && info.IsDir() {
 			o.Abort()
 			return nil, userErrorf("output %q is a folder; name a file in it, or end the path with /", p)
 		}

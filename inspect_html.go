@@ -51,9 +51,9 @@ func (x *Inspection) figures(w io.Writer) {
 	}
 	row("nodes", nodes)
 	row("functions", fmt.Sprint(len(s.Funcs)))
-	row("inputs", fmt.Sprintf("%d, %s", s.Inputs, formatBytes(s.InputBytes)))
-	row("weights", fmt.Sprintf("%d, %s", s.Weights, formatBytes(s.WeightBytes)))
-	row("constants", fmt.Sprintf("%d, %s", s.Constants, formatBytes(s.ConstantBytes)))
+	row("inputs", fmt.Sprintf("%d, %s", s.Inputs, FormatBytes(s.InputBytes)))
+	row("weights", fmt.Sprintf("%d, %s", s.Weights, FormatBytes(s.WeightBytes)))
+	row("constants", fmt.Sprintf("%d, %s", s.Constants, FormatBytes(s.ConstantBytes)))
 	fmt.Fprint(w, "</table>\n<table class=\"ops\">\n")
 	most := 1
 	if len(s.Ops) > 0 {

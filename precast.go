@@ -48,7 +48,7 @@ type Pipeline struct {
 
 // Open opens a checkpoint folder or an artifact. Configs are read and checked; weights are mapped, not read; nothing is compiled.
 func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error) {
-	start := time.Now()
+	start, given := time.Now(), cfg
 	dtype, err := cfg.check()
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 		if p.artifact, err = openArtifact(path); err != nil {
 			return nil, err
 		}
-		if dtype, err = p.artifact.apply(&p.cfg); err != nil {
+		if dtype, err = p.artifact.apply(&p.cfg, given, dtype); err != nil {
 			return nil, err
 		}
 		dir = p.artifact.checkpointDir(&p.cfg)
@@ -134,7 +134,7 @@ func (p *Pipeline) check(req *Request) error {
 	}
 	s := p.pipe.Sizes(req)
 	if have, need := availableMemory(), p.pipe.ActivationBytes(s); have > 0 && need > have {
-		return userErrorf("%s needs about %s for activations, and %s of memory is available; take a smaller size or batch", s, formatBytes(need), formatBytes(have))
+		return userErrorf("%s needs about %s for activations, and %s of memory is available; take a smaller size or batch", s, FormatBytes(need), FormatBytes(have))
 	}
 	return asUser(p.pipe.Prepare(req))
 }
@@ -158,8 +158,8 @@ func (p *Pipeline) complete(req *Request) error {
 	return asUser(err)
 }
 
-// checkWeights reads the weight headers of every component that the programs read, so that a broken file is found before any work.
-func (p *Pipeline) checkWeights(programs []*pipelines.Program) error {
+// checkWeightFiles reads the weight headers of every component that the programs read, so that a broken file is found before any work.
+func (p *Pipeline) checkWeightFiles(programs []*pipelines.Program) error {
 	var names []string
 	for _, q := range programs {
 		if q.Component != "" && !slices.Contains(names, q.Component) {
@@ -180,7 +180,7 @@ func (p *Pipeline) Generate(ctx context.Context, req *Request) (*Result, error) 
 	if err != nil {
 		return nil, asUser(err)
 	}
-	if err := p.checkWeights(programs); err != nil {
+	if err := p.checkWeightFiles(programs); err != nil {
 		return nil, err
 	}
 	if err := p.connect(); err != nil {

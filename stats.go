@@ -18,7 +18,7 @@ import (
 type Stats struct {
 	// Counts has trace, passes, lower, compile, cache_hit, cache_miss and execute.
 	Counts map[string]int64 `json:"counts"`
-	// Bytes has weights (on the device; of them mapped in place, copied since the file does not align them, converted from another dtype),
+	// Bytes has weights (brought to the device; of them mapped in place, copied since the file does not align them, converted from another dtype),
 	// cache_written and executables.
 	Bytes map[string]int64 `json:"bytes"`
 	// Seconds has one entry a phase.
@@ -117,11 +117,12 @@ func (s *Stats) WriteTable(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "weights %s on the device, peak resident set %s\n", formatBytes(s.Bytes["weights"]), formatBytes(peakRSS()))
+	_, err := fmt.Fprintf(w, "weights %s brought to the device, peak resident set %s\n", FormatBytes(s.Bytes["weights"]), FormatBytes(peakRSS()))
 	return err
 }
 
-func formatBytes(n int64) string {
+// FormatBytes writes a number of bytes for people: "1.5 MiB".
+func FormatBytes(n int64) string {
 	switch {
 	case n >= 1<<30:
 		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))

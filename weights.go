@@ -191,7 +191,7 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 	}
 	a, err := newArena(convert)
 	if err != nil {
-		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, formatBytes(convert), err))
+		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, FormatBytes(convert), err))
 	}
 	// The buffers keep the arena: it goes with the last of them, which for weights that only the preparation reads is soon.
 	defer a.drop()
@@ -403,7 +403,7 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 	}
 	a, err := newArena(size)
 	if err != nil {
-		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, formatBytes(size), err))
+		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, FormatBytes(size), err))
 	}
 	defer a.drop()
 	for i, r := range s.Results {

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -101,20 +102,6 @@ func readDir(dir string) []fs.DirEntry {
 	return list
 }
 
-// readHeadOf reads the header of an entry and checks that the entry is where its key says.
-func readHeadOf(f file) (*header, error) {
-	r, info, err := openEntry(f.path)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	h, err := readHead(r, info.Size())
-	if err != nil {
-		return nil, err
-	}
-	return h, h.liesAt(f)
-}
-
 func (h *header) liesAt(f file) error {
 	if h.Kind != f.kind {
 		return badEntry("it is of kind %q in the folder of kind %q", h.Kind, f.kind)
@@ -127,10 +114,7 @@ func (h *header) liesAt(f file) error {
 
 // byUse orders files by when they were last used, longest ago first.
 func byUse(a, b file) int {
-	if c := a.used.Compare(b.used); c != 0 {
-		return c
-	}
-	return strings.Compare(a.path, b.path)
+	return cmp.Or(a.used.Compare(b.used), strings.Compare(a.path, b.path))
 }
 
 // overCap returns the entries that have to go, longest unused first, so that the others have no more than limit bytes; keep is never among them.

@@ -172,11 +172,10 @@ func openEntry(path string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// removeIfSame removes the file that info describes, unless another process has put a new one in its place.
-func removeIfSame(path string, info fs.FileInfo) {
-	if now, err := os.Lstat(path); err == nil && (info == nil || os.SameFile(info, now)) {
-		_ = os.Remove(path)
-	}
+// removeIfSame removes the file that info describes, unless another process has put a new one in its place, and reports whether it did.
+func removeIfSame(path string, info fs.FileInfo) bool {
+	now, err := os.Lstat(path)
+	return err == nil && (info == nil || os.SameFile(info, now)) && os.Remove(path) == nil
 }
 
 // Put stores an entry: a temporary file beside its place, synced, then renamed, so that no reader and no crash sees a part of it. Entries that were
@@ -277,7 +276,7 @@ func (s *Store) Nearest(kind Kind, key Key) (nearest Key, ok bool) {
 		if f.class != entryFile || f.kind != kind {
 			continue
 		}
-		h, err := readHeadOf(f)
+		h, err := readEntry(f, false)
 		if err != nil {
 			continue
 		}

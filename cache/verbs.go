@@ -253,8 +253,7 @@ func (s *Store) Verify(remove bool) (*VerifyReport, error) {
 			r.Stale = append(r.Stale, e)
 		case Bad:
 			r.Bad = append(r.Bad, e)
-			if remove {
-				removeIfSame(f.path, info)
+			if remove && removeIfSame(f.path, info) {
 				r.Removed = append(r.Removed, f.path)
 			}
 		}

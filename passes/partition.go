@@ -123,7 +123,11 @@ func Prepare(m *graph.Module) *Plan {
 		s.program(nodes, func(v *graph.Value) bool { return slices.Contains(prep.Results, v) })
 	}
 	for _, r := range prep.Results {
-		p.Results = append(p.Results, s.slots[r])
+		slot, ok := s.slots[r]
+		if !ok {
+			panic("BUG: passes: a prepared weight has no slot")
+		}
+		p.Results = append(p.Results, slot)
 		alone := &graph.Func{Name: "main"}
 		alone.Results = []*graph.Value{copyCone(alone, r, map[*graph.Value]*graph.Value{})}
 		digest := graph.Hash(&graph.Module{Funcs: []*graph.Func{alone}, Mesh: m.Mesh})

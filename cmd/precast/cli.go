@@ -52,7 +52,7 @@ func (c *cli) finish(ctx context.Context, err error) int {
 		return 0
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		fmt.Fprintln(c.err, "precast: interrupted; nothing was written")
+		fmt.Fprintln(c.err, "precast: interrupted; no output was written")
 		return 1
 	}
 	c.complain(err)

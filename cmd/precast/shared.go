@@ -87,6 +87,8 @@ func (c *cli) progress(what string) func(i, n int) {
 type resultFile struct {
 	path string
 	f    *os.File // nil where no file is wanted
+	// device says that path is a device or a pipe, which is written to and never replaced.
+	device bool
 }
 
 // openResult opens the file for path, which is empty where none is wanted. The caller defers abort.
@@ -96,6 +98,12 @@ func openResult(flag, path string) (*resultFile, error) {
 	}
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil, userError("%s: %q is a folder; name a file", flag, path)
+	} else if err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return nil, userError("%s: %q can't be written: %w", flag, path, err)
+		}
+		return &resultFile{path: path, f: f, device: true}, nil
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".precast-*")
 	if err != nil {
@@ -105,7 +113,7 @@ func openResult(flag, path string) (*resultFile, error) {
 		}
 		return nil, userError("%s: %q can't be written: %w", flag, path, err)
 	}
-	return &resultFile{path, f}, nil
+	return &resultFile{path: path, f: f}, nil
 }
 
 // commit fills the file and gives it its name. An error of write is returned as it is.
@@ -121,6 +129,9 @@ func (r *resultFile) commit(write func(w io.Writer) error) error {
 		}
 		return err
 	}
+	if r.device {
+		return nil
+	}
 	if err := errors.Join(r.f.Chmod(0o644), r.f.Close()); err != nil {
 		return userError("%q can't be written: %w", r.path, err)
 	}
@@ -134,7 +145,9 @@ func (r *resultFile) commit(write func(w io.Writer) error) error {
 func (r *resultFile) abort() {
 	if r.f != nil {
 		_ = r.f.Close()
-		_ = os.Remove(r.f.Name())
+		if !r.device {
+			_ = os.Remove(r.f.Name())
+		}
 		r.f = nil
 	}
 }

@@ -174,18 +174,15 @@ func (p *fluxPipeline) unpackProgram(b, h, w int) *Program {
 
 func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	ps := p.programs(s)
-	kind := plain
-	if r != nil && r.TrueCFGScale != nil && *r.TrueCFGScale > 1 && len(r.NegativePrompt) > 0 {
-		kind = guided
-	}
+	kind := p.kind(r)
 	if r == nil {
 		r = &Request{NumInferenceSteps: 4}
 	}
-	schedule, err := p.schedule(r, (s.Height/p.multiple())*(s.Width/p.multiple()))
+	schedule, err := p.schedule(r, p.tokens(s.Height, s.Width))
 	if err != nil {
 		return nil, err
 	}
-	step := stepProgram([]int{s.Batch, (s.Height / p.multiple()) * (s.Width / p.multiple()), p.flux.InChannels}, schedule.Slots, kind, p.opts.DType)
+	step := stepProgram([]int{s.Batch, p.tokens(s.Height, s.Width), p.flux.InChannels}, schedule.Slots, kind, p.opts.DType)
 	return []*Program{ps.clip, ps.t5, ps.transformer, step, ps.unpack, ps.decoder}, nil
 }
 
@@ -197,6 +194,19 @@ func (p *fluxPipeline) ActivationBytes(s Sizes) int64 {
 	// Query, key, value, the stream and its norm, the MLP's inner width twice; the scores of one head at a time are the least any backend holds.
 	transformer := b * tokens * (d*13*size + tokens*4)
 	return max(transformer, vaeBytes(p.vae, s))
+}
+
+// kind is guided where the request asks for true classifier-free guidance, and can have it.
+func (p *fluxPipeline) kind(r *Request) stepKind {
+	if r != nil && r.TrueCFGScale != nil && *r.TrueCFGScale > 1 && len(r.NegativePrompt) > 0 {
+		return guided
+	}
+	return plain
+}
+
+// tokens is the number of image tokens at a size.
+func (p *fluxPipeline) tokens(height, width int) int {
+	return (height / p.multiple()) * (width / p.multiple())
 }
 
 // schedule computes the sampler's plan for a number of image tokens.
@@ -254,46 +264,40 @@ func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*
 	if err != nil {
 		return nil, err
 	}
-	trueCFG := *r.TrueCFGScale > 1 && len(r.NegativePrompt) > 0
+	trueCFG := p.kind(r) == guided
 
 	t5enc := p.secondEncoder(r)
-	var pooled, embeds, negPooled, negEmbeds [][]float32
-	encode := func(text, text2 string) (pool, emb []float32, err error) {
-		a, err := p.encoders[0].encode(ctx, ex, r, ps.clip, text)
-		if err != nil {
-			return nil, nil, err
+	// encodeAll encodes one text a prompt for both encoders; prefix is that of the names in diffusers.
+	encodeAll := func(prefix string, texts, texts2 []string) (pooled, embeds [][]float32, err error) {
+		for i := range r.Prompt {
+			text, _ := textFor(texts, i)
+			text2, ok := textFor(texts2, i)
+			if !ok {
+				text2 = text
+			}
+			a, err := p.encoders[0].encode(ctx, ex, r, ps.clip, text)
+			if err != nil {
+				return nil, nil, err
+			}
+			b, err := t5enc.encode(ctx, ex, r, ps.t5, text2)
+			if err != nil {
+				return nil, nil, err
+			}
+			pooled, embeds = append(pooled, a["pooler_output"]), append(embeds, b["last_hidden_state"])
+			r.observe(prefix+"prompt_embeds", hostFloats(embeds[i], 1, s.MaxSequenceLength, p.flux.JointDim))
+			r.observe(prefix+"pooled_prompt_embeds", hostFloats(pooled[i], 1, p.flux.PooledDim))
 		}
-		b, err := t5enc.encode(ctx, ex, r, ps.t5, text2)
-		if err != nil {
-			return nil, nil, err
-		}
-		return a["pooler_output"], b["last_hidden_state"], nil
+		return pooled, embeds, nil
 	}
-	for i, text := range r.Prompt {
-		text2, ok := textFor(r.Prompt2, i)
-		if !ok {
-			text2 = text
-		}
-		pool, emb, err := encode(text, text2)
-		if err != nil {
+	pooled, embeds, err := encodeAll("", r.Prompt, r.Prompt2)
+	if err != nil {
+		return nil, err
+	}
+	var negPooled, negEmbeds [][]float32
+	if trueCFG {
+		if negPooled, negEmbeds, err = encodeAll("negative_", r.NegativePrompt, r.NegativePrompt2); err != nil {
 			return nil, err
 		}
-		pooled, embeds = append(pooled, pool), append(embeds, emb)
-	}
-	for i := range r.Prompt {
-		if !trueCFG {
-			break
-		}
-		text, _ := textFor(r.NegativePrompt, i)
-		text2, ok := textFor(r.NegativePrompt2, i)
-		if !ok {
-			text2 = text
-		}
-		pool, emb, err := encode(text, text2)
-		if err != nil {
-			return nil, err
-		}
-		negPooled, negEmbeds = append(negPooled, pool), append(negEmbeds, emb)
 	}
 	ex.Release("text_encoder")
 	ex.Release("text_encoder_2")
@@ -316,14 +320,6 @@ func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*
 			return nil, err
 		}
 		return map[string]Tensor{"pooled_projections": a, "encoder_hidden_states": b}, nil
-	}
-	for i := range embeds {
-		r.observe("prompt_embeds", hostFloats(embeds[i], 1, s.MaxSequenceLength, p.flux.JointDim))
-		r.observe("pooled_prompt_embeds", hostFloats(pooled[i], 1, p.flux.PooledDim))
-	}
-	for i := range negEmbeds {
-		r.observe("negative_prompt_embeds", hostFloats(negEmbeds[i], 1, s.MaxSequenceLength, p.flux.JointDim))
-		r.observe("negative_pooled_prompt_embeds", hostFloats(negPooled[i], 1, p.flux.PooledDim))
 	}
 	inputs, err := conditions(pooled, embeds)
 	if err != nil {

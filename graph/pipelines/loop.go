@@ -207,8 +207,8 @@ func (l *loop) noise() []float32 {
 	if given == nil {
 		return l.draw()
 	}
-	size := len(l.latents)
-	return float32s(given.Data)[k*size : (k+1)*size]
+	size := 4 * len(l.latents)
+	return float32s(given.Data[k*size : (k+1)*size])
 }
 
 // NotFiniteError says that a stage computed NaN or infinity.

@@ -101,17 +101,15 @@ func (r *Request) check() error {
 	if len(r.Prompt) == 0 {
 		add("prompt: none given; give --prompt TEXT (an empty text is allowed)")
 	}
-	for name, list := range map[string][]string{"prompt": r.Prompt, "prompt_2": r.Prompt2, "negative_prompt": r.NegativePrompt, "negative_prompt_2": r.NegativePrompt2} {
-		for i, s := range list {
-			if !utf8.ValidString(s) {
-				add("%s: text %d is not valid UTF-8 (%q); give UTF-8 text", name, i, s)
-			}
-		}
-	}
 	for _, l := range []struct {
 		name string
 		list []string
-	}{{"prompt_2", r.Prompt2}, {"negative_prompt", r.NegativePrompt}, {"negative_prompt_2", r.NegativePrompt2}} {
+	}{{"prompt", r.Prompt}, {"prompt_2", r.Prompt2}, {"negative_prompt", r.NegativePrompt}, {"negative_prompt_2", r.NegativePrompt2}} {
+		for i, s := range l.list {
+			if !utf8.ValidString(s) {
+				add("%s: text %d is not valid UTF-8 (%q); give UTF-8 text", l.name, i, s)
+			}
+		}
 		if n := len(l.list); n > 1 && n != len(r.Prompt) {
 			add("%s: %d texts for %d prompts; give one for all or one a prompt", l.name, n, len(r.Prompt))
 		}
