@@ -104,6 +104,30 @@ func (a *artifact) apply(c *Config, given Config, want graph.DType) (graph.DType
 	return dtype, nil
 }
 
+// defaults gives a request without sizes those of the artifact: its first, or the text length that goes with the size asked for.
+func (a *artifact) defaults(r *Request) {
+	if len(a.file.Shapes) == 0 {
+		return
+	}
+	if r.Height == 0 && r.Width == 0 {
+		r.Height, r.Width = a.file.Shapes[0].Height, a.file.Shapes[0].Width
+	}
+	for _, s := range a.file.Shapes {
+		if r.MaxSequenceLength == 0 && s.Height == r.Height && s.Width == r.Width {
+			r.MaxSequenceLength = s.MaxSequenceLength
+		}
+	}
+}
+
+// sizes lists the artifact's sizes for people.
+func (a *artifact) sizes() string {
+	var list []string
+	for _, s := range a.file.Shapes {
+		list = append(list, s.String())
+	}
+	return strings.Join(list, "; ")
+}
+
 func (a *artifact) checkpointDir(c *Config) string {
 	if c.Checkpoint != "" {
 		return c.Checkpoint
@@ -148,7 +172,7 @@ func (e *engine) fromArtifact(ctx context.Context, p *pipelines.Program) (*progr
 		return nil, err
 	}
 	if m == nil {
-		e.cfg.Log.Info("the artifact has no program for these sizes", "program", p.ID(), "artifact", e.artifact.path)
+		e.cfg.Log.Warn("the artifact has no such program; it is made from the checkpoint", "program", p.ID(), "artifact has", e.artifact.sizes())
 		return nil, nil
 	}
 	want := cache.Key{Fields: e.backend.identity}

@@ -392,8 +392,12 @@ func (e *engine) make(ctx context.Context, p *pipelines.Program, module *graph.M
 // makeOnce takes a program from the cache, or compiles what module returns where it is not there: one process does, the others wait and find it.
 // reason says why something nearer can't be used, for the error under --cache-only.
 func (e *engine) makeOnce(ctx context.Context, p *pipelines.Program, key cache.Key, reason string, module func() (*graph.Module, error)) (*program, error) {
-	if made := e.fromCache(ctx, p, key); made != nil {
-		return made, nil
+	// Phases are dumped as they happen, so they have to happen; executables still come from the cache.
+	look := e.cfg.DumpDir == "" || e.cfg.CacheOnly
+	if look {
+		if made := e.fromCache(ctx, p, key); made != nil {
+			return made, nil
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, asUser(err)
@@ -413,8 +417,10 @@ func (e *engine) makeOnce(ctx context.Context, p *pipelines.Program, key cache.K
 			return nil, asUser(err)
 		}
 		defer unlock()
-		if made := e.fromCache(ctx, p, key); made != nil {
-			return made, nil
+		if look {
+			if made := e.fromCache(ctx, p, key); made != nil {
+				return made, nil
+			}
 		}
 	}
 	e.stats.count(p.Name, "cache_miss")

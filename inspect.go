@@ -513,6 +513,9 @@ func (x *Inspection) graphFile() error {
 }
 
 func parseModule(name string, text []byte) (*graph.Module, error) {
+	if strings.HasSuffix(name, ".mlir") {
+		return nil, userErrorf("%s: StableHLO text is not read back; inspect the .graph files beside it", name)
+	}
 	m, err := graph.Parse(name, string(text))
 	if err != nil {
 		return nil, err

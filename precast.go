@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"sync"
@@ -69,6 +70,9 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 		}
 		dir = p.artifact.checkpointDir(&p.cfg)
 	}
+	if _, serr := os.Stat(dir); p.artifact == nil && errors.Is(serr, fs.ErrNotExist) {
+		return nil, userErrorf("%s: no such folder or artifact. Nothing is downloaded: fetch the model first (hf download ID --local-dir DIR) and give the folder", path)
+	}
 	if p.ck, err = checkpoint.OpenWith(dir, checkpoint.Options{Variant: p.cfg.Variant}); err != nil {
 		if p.artifact != nil {
 			err = fmt.Errorf("the artifact %s reads its weights from %s: %w; --checkpoint DIR names another place", path, dir, err)
@@ -116,7 +120,12 @@ func (p *Pipeline) Notes() []string { return p.ck.Notes() }
 func (p *Pipeline) Class() string { return p.pipe.Class() }
 
 // Stats returns the counts so far.
-func (p *Pipeline) Stats() *Stats { return p.stats }
+func (p *Pipeline) Stats() *Stats {
+	p.stats.mu.Lock()
+	defer p.stats.mu.Unlock()
+	p.stats.PeakRSS = peakRSS()
+	return p.stats
+}
 
 // Check fills in the request's defaults and refuses what can't be done, before any work: arguments, sizes, memory, tokenizers that are
 // missing.
@@ -133,19 +142,59 @@ func (p *Pipeline) check(req *Request) error {
 		return err
 	}
 	s := p.pipe.Sizes(req)
-	if have, need := availableMemory(), p.pipe.ActivationBytes(s); have > 0 && need > have {
-		return userErrorf("%s needs about %s for activations, and %s of memory is available; take a smaller size or batch", s, FormatBytes(need), FormatBytes(have))
+	activations, weights := p.pipe.ActivationBytes(s), p.weightBytes(req)
+	if have := availableMemory(); have > 0 && activations+weights > have {
+		return userErrorf("%s needs about %s for activations and %s for weights in %s, and %s of memory is available; take a smaller size or batch, --dtype bfloat16, or --offload model",
+			s, FormatBytes(activations), FormatBytes(weights), graph.DTypeName(p.engine.dtype), FormatBytes(have))
 	}
 	return asUser(p.pipe.Prepare(req))
 }
 
-// complete fills in defaults and checks arguments and sizes.
+// weightBytes is how much memory the weights take that are on the device together: those of all components, or of the largest where they
+// take turns. Weight files that can't be read count nothing here; reading them says why.
+func (p *Pipeline) weightBytes(req *Request) int64 {
+	programs, err := p.pipe.Programs(p.pipe.Sizes(req), req)
+	if err != nil {
+		return 0
+	}
+	bytes := map[string]int64{}
+	for _, q := range programs {
+		if _, known := bytes[q.Component]; known || q.Component == "" {
+			continue
+		}
+		bytes[q.Component] = 0
+		comp, err := p.ck.Component(q.Component)
+		if err != nil {
+			continue
+		}
+		tensors, err := comp.Tensors()
+		if err != nil {
+			continue
+		}
+		for _, t := range tensors {
+			bytes[q.Component] += int64(t.Len()) * int64(p.engine.dtype.Size())
+		}
+	}
+	var all, largest int64
+	for _, n := range bytes {
+		all, largest = all+n, max(largest, n)
+	}
+	if p.cfg.Offload == "model" {
+		return largest
+	}
+	return all
+}
+
+// complete fills in defaults and checks arguments and sizes. An artifact's first size is its default.
 func (p *Pipeline) complete(req *Request) error {
 	if req.NumImagesPerPrompt == 0 {
 		req.NumImagesPerPrompt = 1
 	}
 	if req.Warn == nil {
 		req.Warn = func(format string, args ...any) { p.cfg.Log.Warn(fmt.Sprintf(format, args...)) }
+	}
+	if p.artifact != nil {
+		p.artifact.defaults(req)
 	}
 	if err := p.pipe.Defaults(req); err != nil {
 		return asUser(err)

@@ -70,7 +70,7 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 	if r.Width == 0 {
 		r.Width = 128 * p.vae.ScaleFactor()
 	}
-	setDefault(&r.NumInferenceSteps, 50, len(r.Sigmas) == 0 && len(r.Timesteps) == 0)
+	setDefault(&r.NumInferenceSteps, 28, len(r.Sigmas) == 0 && len(r.Timesteps) == 0)
 	if r.GuidanceScale == nil {
 		r.GuidanceScale = ptr(3.5)
 	} else if !p.flux.GuidanceEmbeds && *r.GuidanceScale != 0 {

@@ -202,12 +202,20 @@ func (p *sdPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	}
 	ps := p.programs(s, skip)
 	scale := p.vae.ScaleFactor()
-	step := stepProgram([]int{s.Batch, p.unet.InChannels, s.Height / scale, s.Width / scale}, schedule.Slots, kind, p.opts.DType)
+	// Both forms of the small step program, so that turning guidance on or off compiles nothing.
+	kinds := []stepKind{plain, guided}
+	if kind == rescaled {
+		kinds = append(kinds, rescaled)
+	}
 	out := []*Program{ps.encoder}
 	if ps.skipping != ps.encoder {
 		out = append(out, ps.skipping)
 	}
-	return append(out, ps.unet, step, ps.unpack, ps.decoder), nil
+	out = append(out, ps.unet)
+	for _, k := range kinds {
+		out = append(out, stepProgram([]int{s.Batch, p.unet.InChannels, s.Height / scale, s.Width / scale}, schedule.Slots, k, p.opts.DType))
+	}
+	return append(out, ps.unpack, ps.decoder), nil
 }
 
 func (p *sdPipeline) ActivationBytes(s Sizes) int64 {
