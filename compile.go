@@ -80,7 +80,7 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 	if o.Output != "" {
 		var err error
 		if out, err = cache.Create(o.Output, Version); err != nil {
-			return nil, userErrorf("output: %w", err)
+			return nil, userErrorf("output %q can't be written: %w", o.Output, withoutPath(err))
 		}
 		defer out.Abort()
 	}

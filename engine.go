@@ -260,7 +260,7 @@ func (e *engine) get(ctx context.Context, p *pipelines.Program) (*program, error
 }
 
 // getAll makes several programs ready, more than one at a time: loading and compiling have long stretches that use one processor. The error is
-// that of the first program in the list that has one.
+// that of the first program in the list that has one; after one, no other compile is begun.
 func (e *engine) getAll(ctx context.Context, programs []*pipelines.Program) error {
 	var group errgroup.Group
 	group.SetLimit(min(4, runtime.NumCPU()))
@@ -272,7 +272,7 @@ func (e *engine) getAll(ctx context.Context, programs []*pipelines.Program) erro
 	var failed atomic.Bool
 	for i, p := range programs {
 		group.Go(func() error {
-			if failed.Load() {
+			if failed.Load() && !e.cfg.CacheOnly {
 				return nil
 			}
 			errs[i] = guarded(p.ID(), func() error {

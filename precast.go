@@ -71,7 +71,7 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 		dir = p.artifact.checkpointDir(&p.cfg)
 	}
 	if _, serr := os.Stat(dir); p.artifact == nil && errors.Is(serr, fs.ErrNotExist) {
-		return nil, userErrorf("%s: no such folder or artifact. Nothing is downloaded: fetch the model first (hf download ID --local-dir DIR) and give the folder", path)
+		return nil, userErrorf("%s: no such file or folder. Nothing is downloaded: fetch the model first (hf download ID --local-dir DIR) and give the folder", path)
 	}
 	if p.ck, err = checkpoint.OpenWith(dir, checkpoint.Options{Variant: p.cfg.Variant}); err != nil {
 		if p.artifact != nil {

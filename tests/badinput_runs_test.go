@@ -789,7 +789,7 @@ func testInterrupted(t *testing.T, c *commandLine) {
 						at.wait(stderr)
 						must(t, p.Signal(signal))
 					}})
-					if got.code != 1 || !strings.Contains(got.stderr, "interrupted; nothing was written") {
+					if got.code != 1 || !strings.Contains(got.stderr, "interrupted; no output was written") {
 						t.Errorf("exit code %d, wanted 1 and a word about it:\n%.500s", got.code, got.stderr)
 					}
 					if left := listing(t, out); len(left) > 0 {

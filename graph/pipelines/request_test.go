@@ -160,7 +160,7 @@ func TestDefaults(t *testing.T) {
 		guidance                     float64
 	}{
 		{"sd15", 64, 64, 50, 0, 7.5},
-		{"flux1-dev", 1024, 1024, 50, 512, 3.5},
+		{"flux1-dev", 1024, 1024, 28, 512, 3.5},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := openPipeline(t, tc.name, "")
