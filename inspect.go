@@ -228,6 +228,9 @@ func kindOf(path string) (string, error) {
 		}
 		return "", userErrorf("%s is a folder without a model_index.json; wanted a checkpoint folder in the layout of diffusers, or a file", path)
 	}
+	if !info.Mode().IsRegular() {
+		return "", userErrorf("%s is a device or a pipe; wanted a file or a checkpoint folder", path)
+	}
 	if cache.IsBundle(path) {
 		return KindArtifact, nil
 	}

@@ -43,6 +43,8 @@ func commands() []command {
 func (c *cli) main(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// The first signal asks for an orderly end; a second one has its usual effect.
+	context.AfterFunc(ctx, stop)
 	return c.finish(ctx, guarded(func() error { return c.dispatch(ctx, args) }))
 }
 

@@ -94,6 +94,9 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 			return err
 		}
 		defer p.Close()
+		if err := p.CheckOutputs(o.Output, *stats); err != nil {
+			return err
+		}
 		if show := c.progress("program"); show != nil {
 			o.Progress = func(i, n int, _ string) { show(i+1, n) }
 		}

@@ -6,8 +6,10 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"github.com/spf13/pflag"
 
@@ -277,20 +279,28 @@ func printParameters(w io.Writer, path string, p *precast.Params) error {
 		seed = fmt.Sprint(*p.Seed)
 	}
 	list := []string{
-		"picture", path, "pipeline", p.Pipeline, "prompt", quoted(p.Prompt), "negative prompt", p.NegativePrompt, "seed", seed,
+		"picture", path, "pipeline", visible(p.Pipeline), "prompt", quoted(p.Prompt), "negative prompt", visible(p.NegativePrompt), "seed", seed,
 		"height", fmt.Sprint(p.Height), "width", fmt.Sprint(p.Width), "num_inference_steps", fmt.Sprint(p.NumInferenceSteps),
-		"guidance_scale", fmt.Sprint(p.GuidanceScale), "scheduler", p.Scheduler,
+		"guidance_scale", fmt.Sprint(p.GuidanceScale), "scheduler", visible(p.Scheduler),
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.Extra)) {
-		list = append(list, key, fmt.Sprint(p.Extra[key]))
+		list = append(list, visible(key), visible(fmt.Sprint(p.Extra[key])))
 	}
 	return pairs(w, list...)
 }
 
-// quoted shows that a text is there and empty.
+// quoted shows that a text is there and empty, and keeps control characters of a file from elsewhere off the terminal.
 func quoted(s string) string {
-	if s == "" {
-		return `""`
+	if s == "" || strings.ContainsFunc(s, unicode.IsControl) {
+		return strconv.Quote(s)
 	}
 	return s
+}
+
+// visible is quoted for a text that may be empty.
+func visible(s string) string {
+	if s == "" {
+		return ""
+	}
+	return quoted(s)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -39,8 +40,8 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion: layers of CLIP to leave out at its end")
 	length := fs.Int("max-sequence-length", 0, "FLUX.1: text tokens of T5 (default 512)")
 	images := fs.Int("num-images-per-prompt", 1, "pictures of each prompt")
-	fs.Float64SliceVar(&r.Sigmas, "sigmas", nil, "noise levels in place of the scheduler's own")
-	fs.Float64SliceVar(&r.Timesteps, "timesteps", nil, "timesteps in place of the scheduler's own")
+	fs.VarP((*floats)(&r.Sigmas), "sigmas", "", "noise levels in place of the scheduler's own")
+	fs.VarP((*floats)(&r.Timesteps), "timesteps", "", "timesteps in place of the scheduler's own")
 	fs.Uint64Var(&r.Seed, "seed", 0, "seed of the first picture, 0 where none is given; picture k has seed + k")
 	latents := fs.String("latents", "", "start noise, meaning what diffusers' latents= does: `FILE[:TENSOR]`, a safetensors file and the tensor's name where it has several")
 	noise := fs.String("step-noise", "", "noise of stochastic schedulers, with one more leading axis, the steps: `FILE[:TENSOR]`")
@@ -109,6 +110,9 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		if err := p.Check(&req); err != nil {
 			return err
 		}
+		if err := p.CheckOutputs(append(precast.OutputPaths(*output, req.Batch()), *stats)...); err != nil {
+			return err
+		}
 		out, err := precast.OpenOutput(*output, req.Batch())
 		if err != nil {
 			return err
@@ -139,4 +143,29 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		fmt.Fprintln(c.out, strings.Join(paths, "\n"))
 		return nil
 	}
+}
+
+// floats is a flag that takes numbers separated by commas; given twice, the last list counts.
+type floats []float64
+
+func (f *floats) Type() string { return "float64Slice" }
+
+func (f *floats) String() string {
+	if len(*f) == 0 {
+		return ""
+	}
+	return fmt.Sprint([]float64(*f))
+}
+
+func (f *floats) Set(text string) error {
+	var list []float64
+	for part := range strings.SplitSeq(text, ",") {
+		v, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
+		if err != nil {
+			return fmt.Errorf("found %q, wanted a number; separate numbers with commas", part)
+		}
+		list = append(list, v)
+	}
+	*f = list
+	return nil
 }

@@ -44,6 +44,10 @@ func newFlux(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
 	if p.scheduler, err = newScheduler(ck, o.Scheduler, nil); err != nil {
 		return nil, err
 	}
+	if _, err := p.schedule(&Request{NumInferenceSteps: 4}, 16); err != nil {
+		return nil, fmt.Errorf("scheduler %s with this config can't drive FluxPipeline, which gives it sigmas and a shift of its own: %w; FLUX.1 comes with FlowMatchEulerDiscreteScheduler",
+			p.scheduler.Class, err)
+	}
 	// What one component gives has to be what the next one takes.
 	err = joinErrors(
 		mustEqual(ck, "transformer", "joint_attention_dim", p.flux.JointDim, "text_encoder_2", "d_model", p.t5.Model),

@@ -139,8 +139,11 @@ func (r *Request) check() error {
 	if r.Eta < 0 || r.Eta > 1 {
 		add("eta: found %v, wanted 0 to 1", r.Eta)
 	}
-	for _, v := range r.Sigmas {
+	for i, v := range r.Sigmas {
 		finite("sigmas", v)
+		if i > 0 && v >= r.Sigmas[i-1] {
+			r.warn("sigmas are not in descending order: %g follows %g", v, r.Sigmas[i-1])
+		}
 	}
 	for _, v := range r.Timesteps {
 		finite("timesteps", v)

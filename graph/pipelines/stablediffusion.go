@@ -103,6 +103,12 @@ func (p *sdPipeline) Defaults(r *Request) error {
 	if r.ClipSkip >= p.clip.Layers {
 		errs = append(errs, fmt.Errorf("clip_skip: found %d, wanted less than the text encoder's %d layers", r.ClipSkip, p.clip.Layers))
 	}
+	if r.Eta > 0 && p.scheduler.Class != "DDIMScheduler" {
+		r.warn("eta has no effect: it is DDIMScheduler's, and the scheduler is %s", p.scheduler.Class)
+	}
+	if r.GuidanceRescale > 0 && *r.GuidanceScale <= 1 {
+		r.warn("guidance_rescale has no effect: guidance_scale is %g; give one above 1", *r.GuidanceScale)
+	}
 	if len(r.NegativePrompt) > 0 && *r.GuidanceScale <= 1 {
 		r.warn("negative_prompt has no effect: guidance_scale is %g; give one above 1", *r.GuidanceScale)
 	}
