@@ -516,7 +516,9 @@ var argumentFaults = []badRow{
 	{name: "steps that the scheduler refuses", args: []string{"--scheduler", "LCMScheduler", "--num-inference-steps", "999"}, want: []string{"LCMScheduler", "999", "steps"}},
 
 	{name: "output folder gone", output: "OUT/gone/picture.png", want: []string{`output "OUT/gone/picture.png"`, "no such file"}},
-	{name: "output below a file", output: "DIR/model_index.json/picture.png", want: []string{"output", "model_index.json/picture.png", "not a directory"}},
+	{name: "output below a file", output: "/proc/version/picture.png", want: []string{"output", "/proc/version/picture.png", "not a directory"}},
+	{name: "output in the checkpoint", output: "DIR/picture.png", want: []string{"output", "DIR/picture.png", "lies in the checkpoint folder"}},
+	{name: "stats over a config", args: []string{"--stats", "DIR/unet/config.json"}, want: []string{"unet/config.json", "lies in the checkpoint folder"}},
 	{name: "output is no picture", output: "OUT/picture.jpg", want: []string{"picture.jpg", "only .png"}},
 	{name: "output on a file system that takes no files", output: "/proc/picture.png", want: []string{`output "/proc/picture.png"`}},
 	{name: "stats can't be written", args: []string{"--stats", "OUT/gone/stats.json"}, want: []string{"gone/stats.json", "no such file"}},
