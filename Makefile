@@ -22,14 +22,14 @@ export CGO_ENABLED = 0
 SIMD := $(if $(filter amd64,$(shell $(GO) env GOARCH)),GOEXPERIMENT=simd)
 
 build:
-	$(SIMD) $(GO) build -o bin/precast ./cmd/precast
+	$(SIMD) $(GO) build -o precast ./cmd/precast
 
 # plugin installs the plugin for the CPU, pinned by its hash; one that is there needs no network. Failing is no error: the Go backend serves.
 plugin: build
-	@bin/precast plugin install cpu >/dev/null || echo 'no XLA plugin for the CPU: the slow pure-Go backend is used'
+	@./precast plugin install cpu >/dev/null || echo 'no XLA plugin for the CPU: the slow pure-Go backend is used'
 
 demo: build plugin
-	@bin/precast run $(MODEL) --prompt "$(PROMPT)" --height 64 --width 64 --num-inference-steps 12 --max-sequence-length 16 --seed 1000 -o demo.png
+	@./precast run $(MODEL) --prompt "$(PROMPT)" --height 64 --width 64 --num-inference-steps 12 --max-sequence-length 16 --seed 1000 -o demo.png
 	@echo "the picture is $(CURDIR)/demo.png"
 
 test: plugin
@@ -91,4 +91,4 @@ fuzz:
 	done
 
 clean:
-	rm -rf bin demo.png
+	rm -f precast demo.png

@@ -32,7 +32,6 @@ import (
 type backend struct {
 	client backends.Client
 	name   string // the plugin's name, or "go"
-	path   string // of the plugin's library, empty for the Go backend
 	// identity are the fields that an executable depends on: every one of them must be equal where it is loaded.
 	identity []cache.Field
 }
@@ -61,7 +60,7 @@ func openBackend(c *Config) (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newBackend(client, "go", "", "")
+	return newBackend(client, "go", ""), nil
 }
 
 func findPlugin(name string) (*plugin.Installed, error) {
@@ -84,11 +83,11 @@ func openPlugin(p *plugin.Installed) (*backend, error) {
 	if err != nil {
 		return nil, asUser(err)
 	}
-	return newBackend(client, p.Name, p.Path, p.SHA256)
+	return newBackend(client, p.Name, p.SHA256), nil
 }
 
-func newBackend(client backends.Client, name, path, hash string) (*backend, error) {
-	b := &backend{client: client, name: name, path: path}
+func newBackend(client backends.Client, name, hash string) *backend {
+	b := &backend{client: client, name: name}
 	topology := ""
 	if t := client.Topology(); t != nil {
 		topology = t.Fingerprint()
@@ -103,7 +102,7 @@ func newBackend(client backends.Client, name, path, hash string) (*backend, erro
 		"xla_flags", xlaFlags(os.Getenv("XLA_FLAGS")),
 		"threads", fmt.Sprint(backendThreads()),
 	).Fields
-	return b, nil
+	return b
 }
 
 // xlaFlags are the flags that change what is compiled: all but those that ask for dumps.
@@ -142,7 +141,6 @@ type engine struct {
 
 // program is a program that is ready to be bound to weights and run.
 type program struct {
-	id       string
 	manifest *manifest
 	exes     []backends.Executable
 	prepare  []backends.Executable // nil where the program only moves weights
@@ -164,8 +162,6 @@ type manifest struct {
 	Prep   *planFile `json:"prepare,omitempty"`
 	// Graph is the module after the passes, in the artifact: what a recompile starts from.
 	Graph string `json:"graph,omitempty"`
-	// Regions is how Main was cut.
-	Regions string `json:"regions"`
 }
 
 // planFile is a passes.Plan whose programs are cache keys.
@@ -478,7 +474,7 @@ var errMissing = errors.New("an executable is missing")
 // beside that: both take about as long at the start of a process, and neither needs the other.
 func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest, read func(exeFile) ([]byte, bool)) (*program, error) {
 	name := p.Name
-	made := &program{id: m.ID, manifest: m}
+	made := &program{manifest: m}
 	if e.willRun && e.cfg.Offload != "model" {
 		var beside sync.WaitGroup
 		beside.Go(func() {
@@ -625,7 +621,7 @@ func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Mod
 	if err := d.stablehlo(main, prep); err != nil {
 		return nil, err
 	}
-	made := &program{id: p.ID(), module: m, manifest: &manifest{ID: p.ID(), Component: p.Component, Regions: e.cfg.Regions}}
+	made := &program{module: m, manifest: &manifest{ID: p.ID(), Component: p.Component}}
 	if p.Component != "" {
 		if made.manifest.Config, err = e.source.configDigest(p.Component); err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	ml "github.com/gomlx/gomlx/core/graph"
@@ -379,12 +380,8 @@ func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*
 		defer ts.Free()
 		call := func(over map[string]Tensor) (Tensor, error) {
 			in := map[string]Tensor{"hidden_states": input, "timestep": ts}
-			for name, v := range inputs {
-				in[name] = v
-			}
-			for name, v := range over {
-				in[name] = v
-			}
+			maps.Copy(in, inputs)
+			maps.Copy(in, over)
 			out, err := ex.Run(ctx, ps.transformer, in)
 			return out["sample"], err
 		}
@@ -396,16 +393,10 @@ func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*
 		}
 		return cond, uncond, err
 	}
-	latents, err := l.run(ctx)
+	images, err := l.pictures(ctx, ps.unpack, ps.decoder, s)
 	if err != nil {
 		return nil, err
 	}
-	ex.Release("transformer")
-	images, err := decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s.Batch, s.Height, s.Width)
-	if err != nil {
-		return nil, err
-	}
-	ex.Release("vae")
 	out := &Output{Images: images, Params: describe(r, p.Class(), p.scheduler.Class)}
 	for k := range out.Params {
 		extra := map[string]any{"max_sequence_length": s.MaxSequenceLength}

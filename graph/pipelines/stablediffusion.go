@@ -321,16 +321,10 @@ func (p *sdPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*Ou
 		}
 		return cond, uncond, err
 	}
-	latents, err := l.run(ctx)
+	images, err := l.pictures(ctx, ps.unpack, ps.decoder, s)
 	if err != nil {
 		return nil, err
 	}
-	ex.Release("unet")
-	images, err := decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s.Batch, s.Height, s.Width)
-	if err != nil {
-		return nil, err
-	}
-	ex.Release("vae")
 	out := &Output{Images: images, Params: describe(r, p.Class(), p.scheduler.Class)}
 	for k := range out.Params {
 		extra := map[string]any{}

@@ -89,6 +89,18 @@ func batch(ex Executor, rows [][]float32, perPrompt int, dtype graph.DType, dims
 	return put(ex, dtype, all, append([]int{len(rows) * perPrompt}, dims...)...)
 }
 
+// pictures runs the loop and decodes what it gives, letting go of each component behind it.
+func (l *loop) pictures(ctx context.Context, unpack, decoder *Program, s Sizes) ([]Image, error) {
+	latents, err := l.run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.ex.Release(l.component)
+	images, err := decodeImages(ctx, l.ex, l.req, unpack, decoder, latents, s.Batch, s.Height, s.Width)
+	l.ex.Release(decoder.Component)
+	return images, err
+}
+
 // decodeImages runs the decoder on one picture's latents after the other.
 func decodeImages(ctx context.Context, ex Executor, req *Request, unpack, decoder *Program, latents Tensor, pictures, h, w int) ([]Image, error) {
 	out, err := ex.Run(ctx, unpack, map[string]Tensor{"latents": latents})
