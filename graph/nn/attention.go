@@ -13,7 +13,8 @@ import (
 type AttentionConfig struct {
 	// Scale multiplies the scores; 0 means 1/sqrt(D).
 	Scale float64
-	// Mask, where not nil, is added to the scores. It has four axes and each is that of [B, H, Lq, Lk] or 1.
+	// Mask, where not nil, has four axes and each is that of [B, H, Lq, Lk] or 1. A mask of floats is added to the scores; in one of
+	// booleans true marks the keys that a query sees, and a query that sees none gives 0 (as torch's scaled_dot_product_attention does).
 	Mask *ml.Node
 }
 
@@ -27,6 +28,9 @@ const (
 
 // Attention is softmax(q k^T scale + mask) v for each batch and head: q [B, Lq, H, D], k [B, Lk, H, D], v [B, Lk, H, Dv] ->
 // [B, Lq, H, Dv]. The heads stay where the projections put them: the products batch over axes 0 and 2.
+//
+// k and v may have fewer heads, a divisor G of H: each then serves H/G heads of q that follow each other (grouped-query attention,
+// https://arxiv.org/abs/2305.13245), and nothing is repeated in memory.
 func Attention(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
 	checkAttention(q, k, v)
 	if cfg.Scale == 0 {
@@ -58,28 +62,68 @@ func attend(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
 	if cfg.Scale != 1 && !isHalf(dtype) {
 		q = ml.MulScalar(q, cfg.Scale)
 	}
-	scores := widen(ml.Dot(q, k).General([]int{3}, []int{0, 2}, []int{3}, []int{0, 2}))
+	heads, shared := q.Shape().Dim(2), k.Shape().Dim(2)
+	var scores *ml.Node // [B, H, Lq, Lk], or [B, G, Lq, H/G, Lk] where heads of k are shared
+	if heads == shared {
+		scores = ml.Dot(q, k).General([]int{3}, []int{0, 2}, []int{3}, []int{0, 2})
+	} else {
+		d := q.Shape().Dimensions
+		q = ml.Reshape(q, d[0], d[1], shared, heads/shared, d[3])
+		scores = ml.Dot(q, k).General([]int{4}, []int{0, 2}, []int{3}, []int{0, 2})
+	}
+	scores = widen(scores)
 	if cfg.Scale != 1 && isHalf(dtype) {
 		scores = ml.MulScalar(scores, cfg.Scale)
 	}
-	if cfg.Mask != nil {
-		scores = ml.Add(scores, toDType(cfg.Mask, scores.DType()))
+	mask, seen := groupMask(cfg.Mask, heads, shared), (*ml.Node)(nil)
+	switch {
+	case mask == nil:
+	case mask.DType() == dtypes.Bool:
+		seen = ml.BroadcastToDims(mask, scores.Shape().Dimensions...)
+		scores = ml.Where(seen, scores, ml.BroadcastToDims(ml.Scalar(q.Graph(), scores.DType(), -math.MaxFloat32), scores.Shape().Dimensions...))
+	default:
+		scores = ml.Add(scores, toDType(mask, scores.DType()))
 	}
 	p := ml.Exp(ml.Sub(scores, overLast(ml.ReduceMax(scores, -1), scores)))
+	if seen != nil {
+		// Where no key is seen the exponents are all 1; elsewhere what is not seen is 0 already.
+		p = ml.Mul(p, ml.ConvertDType(seen, p.DType()))
+	}
 	sum := ml.ReduceSum(p, -1)
-	out := ml.Dot(toDType(p, dtype), v).General([]int{3}, []int{0, 1}, []int{1}, []int{0, 2})
+	if seen != nil {
+		// The largest of the seen scores gives 1, so only a sum of nothing is below 1.
+		sum = ml.MaxScalar(sum, 1.0)
+	}
+	out := ml.Dot(toDType(p, dtype), v).General([]int{p.Rank() - 1}, []int{0, 1}, []int{1}, []int{0, 2})
 	out = toDType(ml.Div(toDType(out, sum.DType()), overLast(sum, out)), dtype)
-	return ml.TransposeAllAxes(out, 0, 2, 1, 3)
+	if heads == shared {
+		return ml.TransposeAllAxes(out, 0, 2, 1, 3)
+	}
+	d := out.Shape().Dimensions
+	return ml.Reshape(ml.TransposeAllAxes(out, 0, 2, 1, 3, 4), d[0], d[2], heads, d[4])
+}
+
+// groupMask brings a mask into the form of the scores: the identity where each head has its own keys, else [B, H, Lq, Lk] ->
+// [B, G, Lq, H/G, Lk], each axis that or 1.
+func groupMask(mask *ml.Node, heads, shared int) *ml.Node {
+	if mask == nil || heads == shared {
+		return mask
+	}
+	d := mask.Shape().Dimensions
+	if d[1] == 1 {
+		return ml.Reshape(mask, d[0], 1, d[2], 1, d[3])
+	}
+	return ml.TransposeAllAxes(ml.Reshape(mask, d[0], shared, heads/shared, d[2], d[3]), 0, 1, 3, 2, 4)
 }
 
 func checkAttention(q, k, v *ml.Node) {
 	if q.Rank() == 4 && k.Rank() == 4 && v.Rank() == 4 {
 		qs, ks, vs := q.Shape().Dimensions, k.Shape().Dimensions, v.Shape().Dimensions
-		if qs[0] == ks[0] && qs[0] == vs[0] && qs[2] == ks[2] && qs[2] == vs[2] && qs[3] == ks[3] && ks[1] == vs[1] {
+		if qs[0] == ks[0] && qs[0] == vs[0] && ks[2] > 0 && qs[2]%ks[2] == 0 && ks[2] == vs[2] && qs[3] == ks[3] && ks[1] == vs[1] {
 			return
 		}
 	}
-	panic(fmt.Sprintf("attention: found query %s, key %s, value %s, wanted [B, Lq, H, D], [B, Lk, H, D], [B, Lk, H, Dv]", q.Shape(), k.Shape(), v.Shape()))
+	panic(fmt.Sprintf("attention: found query %s, key %s, value %s, wanted [B, Lq, H, D], [B, Lk, H, D], [B, Lk, H, Dv], or in the last two a divisor of H", q.Shape(), k.Shape(), v.Shape()))
 }
 
 // SplitHeads is x [B, L, heads*D] -> [B, L, heads, D]; no data moves.
@@ -106,4 +150,20 @@ func CausalMask(g *ml.Graph, n int) *ml.Node {
 	return ml.Where(seen,
 		ml.BroadcastToDims(ml.Scalar(g, dtypes.Float32, 0.0), dims...),
 		ml.BroadcastToDims(ml.Scalar(g, dtypes.Float32, -math.MaxFloat32), dims...))
+}
+
+// CausalKeep is the boolean mask [B, 1, L, L] of a padded sequence read left to right: position i sees the positions 0 to i that are not
+// padding. attention [B, L] int32 is 0 at padding.
+func CausalKeep(attention *ml.Node) *ml.Node {
+	b, n := attention.Shape().Dim(0), attention.Shape().Dim(1)
+	index := shapes.Make(dtypes.Int32, 1, 1, n, n)
+	past := ml.LessOrEqual(ml.Iota(attention.Graph(), index, 3), ml.Iota(attention.Graph(), index, 2))
+	return ml.LogicalAnd(ml.BroadcastToDims(past, b, 1, n, n), ml.BroadcastToDims(KeepKeys(attention), b, 1, n, n))
+}
+
+// KeepKeys is the boolean mask [B, 1, 1, L] under which every query sees the keys that are not padding: those where attention [B, L] int32
+// is not 0.
+func KeepKeys(attention *ml.Node) *ml.Node {
+	keep := ml.NotEqual(attention, ml.ZerosLike(attention))
+	return ml.Reshape(keep, attention.Shape().Dim(0), 1, 1, attention.Shape().Dim(1))
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	ml "github.com/gomlx/gomlx/core/graph"
 
+	"precast/graph"
 	"precast/graph/trace"
 )
 
@@ -19,11 +20,16 @@ func enter(c *trace.Ctx, name string) (leave func()) {
 //
 // The weight is contracted where it lies, over its second axis, so no transpose of it is in the graph.
 func Linear(c *trace.Ctx, name string, x *ml.Node, out int, bias bool) *ml.Node {
+	return LinearAs(c, c.DType, name, x, out, bias)
+}
+
+// LinearAs is Linear with weights in a dtype of its own, which x is converted to and the result has: for a model's float32 islands.
+func LinearAs(c *trace.Ctx, dtype graph.DType, name string, x *ml.Node, out int, bias bool) *ml.Node {
 	defer enter(c, name)()
-	in := x.Shape().Dim(-1)
-	y := matmulNT(x, c.Weight("weight", out, in))
+	x = toDType(x, dtype)
+	y := matmulNT(x, c.WeightAs(dtype, "weight", out, x.Shape().Dim(-1)))
 	if bias {
-		y = ml.Add(y, broadcastLast(c.Weight("bias", out), y))
+		y = ml.Add(y, broadcastLast(c.WeightAs(dtype, "bias", out), y))
 	}
 	return y
 }

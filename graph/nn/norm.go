@@ -24,13 +24,13 @@ func LayerNorm(c *trace.Ctx, name string, x *ml.Node, eps float64, affine bool) 
 
 // RMSNorm is root mean square normalisation over the last axis with a weight [n]: x [..., n] -> [..., n],
 // x / sqrt(mean(x^2) + eps) * weight (https://arxiv.org/abs/1910.07467). The mean is taken in float32; the quotient is rounded to the
-// activations' dtype before the weight multiplies it, as in T5LayerNorm (transformers, modeling_t5.py) and RMSNorm (diffusers,
-// models/normalization.py).
+// compute dtype, which the result has, before the weight multiplies it, as in T5LayerNorm (transformers, modeling_t5.py) and RMSNorm
+// (diffusers, models/normalization.py). x may be a wider stream.
 func RMSNorm(c *trace.Ctx, name string, x *ml.Node, eps float64) *ml.Node {
 	defer enter(c, name)()
 	h := widen(x)
 	h = ml.Mul(h, overLast(ml.Rsqrt(ml.AddScalar(meanLast(ml.Mul(h, h)), eps)), h))
-	h = toDType(h, x.DType())
+	h = toDType(h, c.DType)
 	return ml.Mul(h, broadcastLast(c.Weight("weight", x.Shape().Dim(-1)), h))
 }
 
@@ -67,6 +67,15 @@ func AdaLayerNormZero(c *trace.Ctx, name string, x, emb *ml.Node) (y, gateMSA, s
 	return y, p[2], p[3], p[4], p[5]
 }
 
+// SD35AdaLayerNormZeroX is AdaLayerNormZero for a block with two attentions (diffusers, models/normalization.py): the projection "linear" goes to 9 n, and
+// the normalised x is modulated a second time, to y2 with gateMSA2, for the second of them.
+func SD35AdaLayerNormZeroX(c *trace.Ctx, name string, x, emb *ml.Node) (y, gateMSA, shiftMLP, scaleMLP, gateMLP, y2, gateMSA2 *ml.Node) {
+	defer enter(c, name)()
+	p := ml.Split(Linear(c, "linear", SiLU(emb), 9*x.Shape().Dim(-1), true), 1, 9)
+	h := LayerNorm(c, "norm", x, 1e-6, false)
+	return Modulate(h, p[1], p[0]), p[2], p[3], p[4], p[5], Modulate(h, p[7], p[6]), p[8]
+}
+
 // AdaLayerNormZeroSingle is AdaLayerNormZero with shift, scale and gate for one branch only: x [B, L, n], emb [B, m] -> the modulated x
 // and the gate [B, n]. The projection "linear" goes to 3 n. (diffusers, models/normalization.py)
 func AdaLayerNormZeroSingle(c *trace.Ctx, name string, x, emb *ml.Node) (y, gate *ml.Node) {
@@ -78,7 +87,16 @@ func AdaLayerNormZeroSingle(c *trace.Ctx, name string, x, emb *ml.Node) (y, gate
 // AdaLayerNormContinuous is the last norm of a transformer: x [B, L, n] normalised without weights and modulated by emb [B, m]
 // through "linear" to 2 n, the scale first. (diffusers, models/normalization.py)
 func AdaLayerNormContinuous(c *trace.Ctx, name string, x, emb *ml.Node, eps float64) *ml.Node {
+	return adaLayerNormContinuous(c, name, x, emb, eps, true)
+}
+
+// AdaLayerNormContinuousNoBias is AdaLayerNormContinuous with a projection that has no bias.
+func AdaLayerNormContinuousNoBias(c *trace.Ctx, name string, x, emb *ml.Node, eps float64) *ml.Node {
+	return adaLayerNormContinuous(c, name, x, emb, eps, false)
+}
+
+func adaLayerNormContinuous(c *trace.Ctx, name string, x, emb *ml.Node, eps float64, bias bool) *ml.Node {
 	defer enter(c, name)()
-	p := ml.Split(Linear(c, "linear", SiLU(emb), 2*x.Shape().Dim(-1), true), 1, 2)
+	p := ml.Split(Linear(c, "linear", SiLU(emb), 2*x.Shape().Dim(-1), bias), 1, 2)
 	return Modulate(LayerNorm(c, "norm", x, eps, false), p[0], p[1])
 }

@@ -7,11 +7,13 @@ import (
 	ml "github.com/gomlx/gomlx/core/graph"
 )
 
-// Rotary holds the tables of a rotary position embedding over interleaved pairs (https://arxiv.org/abs/2104.09864), prepared once for
-// all layers that apply them.
+// Rotary holds the tables of a rotary position embedding (https://arxiv.org/abs/2104.09864), prepared once for all layers that
+// apply them.
 type Rotary struct {
-	// cos and sin are [1, L, 1, D] in float32; sin is negated at even channels.
+	// cos and sin are [1, L, 1, D] in float32; sin is negated at the first channel of each pair.
 	cos, sin *ml.Node
+	// halves says that channel i pairs with D/2 + i; else it pairs with its neighbour.
+	halves bool
 }
 
 // NewRotary prepares cos and sin, both [L, D] float32 with each angle twice in a row (the layout of get_1d_rotary_pos_embed with
@@ -30,12 +32,33 @@ func NewRotary(cos, sin *ml.Node) *Rotary {
 	}
 }
 
-// Apply rotates each pair (2i, 2i+1) of the channels of x [B, L, H, D] by its angle, in float32, and returns x's dtype
-// (apply_rotary_emb in diffusers, models/embeddings.py): y[2i] = x[2i] cos - x[2i+1] sin, y[2i+1] = x[2i+1] cos + x[2i] sin.
+// NewRotaryHalves prepares cos and sin, both [L, D/2] float32 with each angle once, for pairs (i, D/2 + i): the layout of language
+// models (rotate_half in transformers, models/llama/modeling_llama.py).
+func NewRotaryHalves(cos, sin *ml.Node) *Rotary {
+	if cos.Rank() != 2 || !cos.Shape().Equal(sin.Shape()) {
+		panic(fmt.Sprintf("rotary tables: found cos %s and sin %s, wanted the same [L, D/2]", cos.Shape(), sin.Shape()))
+	}
+	n, d := cos.Shape().Dim(0), 2*cos.Shape().Dim(1)
+	cos, sin = toDType(cos, dtypes.Float32), toDType(sin, dtypes.Float32)
+	return &Rotary{
+		cos:    ml.Reshape(ml.Concatenate([]*ml.Node{cos, cos}, 1), 1, n, 1, d),
+		sin:    ml.Reshape(ml.Concatenate([]*ml.Node{ml.Neg(sin), sin}, 1), 1, n, 1, d),
+		halves: true,
+	}
+}
+
+// Apply rotates each pair (a, b) of the channels of x [B, L, H, D] by its angle, in float32, and returns x's dtype: a cos - b sin,
+// b cos + a sin. Of NewRotary the pairs are (2i, 2i+1) (apply_rotary_emb in diffusers, models/embeddings.py).
 func (r *Rotary) Apply(x *ml.Node) *ml.Node {
 	dims := x.Shape().Dimensions
 	h := widen(x)
-	pairs := ml.Reshape(h, dims[0], dims[1], dims[2], dims[3]/2, 2)
-	swapped := ml.Reshape(ml.Reverse(pairs, 4), dims...)
+	var swapped *ml.Node
+	if r.halves {
+		parts := ml.Split(h, 3, 2)
+		swapped = ml.Concatenate([]*ml.Node{parts[1], parts[0]}, 3)
+	} else {
+		pairs := ml.Reshape(h, dims[0], dims[1], dims[2], dims[3]/2, 2)
+		swapped = ml.Reshape(ml.Reverse(pairs, 4), dims...)
+	}
 	return toDType(ml.Add(ml.Mul(h, r.cos), ml.Mul(swapped, r.sin)), x.DType())
 }

@@ -351,6 +351,65 @@ func TestAttention(t *testing.T) {
 	}
 }
 
+// TestAttentionGroups has two heads of keys for six of queries, against keys that are repeated.
+func TestAttentionGroups(t *testing.T) {
+	q, k, v := randomArray(1, 1, 2, 5, 6, 4), randomArray(2, 1, 2, 7, 2, 4), randomArray(3, 1, 2, 7, 2, 3)
+	repeat := func(a array) array {
+		b := array{dims: []int{a.dims[0], a.dims[1], 6, a.dims[3]}}
+		for row := range a.dims[0] * a.dims[1] {
+			for h := range 6 {
+				at := (row*2 + h/3) * a.dims[3]
+				b.v = append(b.v, a.v[at:at+a.dims[3]]...)
+			}
+		}
+		return b
+	}
+	for name, dims := range map[string][]int{"no mask": nil, "mask of all heads": {2, 1, 5, 7}, "mask of each head": {1, 6, 5, 7}, "mask of keys": {2, 6, 1, 7}} {
+		t.Run(name, func(t *testing.T) {
+			mask := randomArray(4, 1, dims...)
+			cfg := func(c *trace.Ctx) AttentionConfig {
+				if dims == nil {
+					return AttentionConfig{}
+				}
+				return AttentionConfig{Mask: mask.node(c)}
+			}
+			at := func(b, h, i, j int) float64 {
+				if dims == nil {
+					return 0
+				}
+				flat := 0
+				for axis, x := range []int{b, h, i, j} {
+					flat = flat*dims[axis] + x%dims[axis]
+				}
+				return float64(mask.v[flat])
+			}
+			got := one(t, nil, func(c *trace.Ctx) *ml.Node { return Attention(q.node(c), k.node(c), v.node(c), cfg(c)) })
+			near(t, "attention", got, naiveAttention(q, repeat(k), repeat(v), 0.5, at), 2e-6)
+		})
+	}
+}
+
+// TestAttentionBooleans has a causal mask in which the first two keys are padding: the first two queries see nothing.
+func TestAttentionBooleans(t *testing.T) {
+	for _, heads := range []int{4, 2} {
+		q, k, v := randomArray(1, 1, 1, 5, 4, 3), randomArray(2, 1, 1, 5, heads, 3), randomArray(3, 1, 1, 5, heads, 3)
+		got := one(t, nil, func(c *trace.Ctx) *ml.Node {
+			return Attention(q.node(c), k.node(c), v.node(c), AttentionConfig{Mask: CausalKeep(ml.Const(c.G, [][]int32{{0, 0, 1, 1, 1}}))})
+		})
+		one := one(t, nil, func(c *trace.Ctx) *ml.Node {
+			see := func(x array) *ml.Node { return ml.SliceAxis(x.node(c), 1, ml.AxisRangeToEnd(2)) }
+			return Attention(see(q), see(k), see(v), AttentionConfig{Mask: CausalMask(c.G, 3)})
+		})
+		want := arr(append(make([]float32, 2*4*3), one.v...), 1, 5, 4, 3)
+		near(t, "attention", got, want, 1e-6)
+		for i, x := range got.v[:2*4*3] {
+			if x != 0 {
+				t.Errorf("%d heads: value %d of a query that sees nothing is %g, want 0", heads, i, x)
+			}
+		}
+	}
+}
+
 // TestAttentionChunks has queries for four whole chunks and a part of one, beyond the length from which on they are cut, under masks
 // with and without a query axis.
 func TestAttentionChunks(t *testing.T) {
@@ -404,7 +463,9 @@ func TestAttentionShapes(t *testing.T) {
 		name    string
 		q, k, v []int
 	}{
-		{"heads", []int{1, 2, 4, 8}, []int{1, 2, 2, 8}, []int{1, 2, 2, 8}},
+		{"heads", []int{1, 2, 4, 8}, []int{1, 2, 3, 8}, []int{1, 2, 3, 8}},
+		{"heads of the values", []int{1, 2, 4, 8}, []int{1, 2, 2, 8}, []int{1, 2, 4, 8}},
+		{"more heads", []int{1, 2, 4, 8}, []int{1, 2, 8, 8}, []int{1, 2, 8, 8}},
 		{"batch", []int{2, 2, 4, 8}, []int{1, 2, 4, 8}, []int{1, 2, 4, 8}},
 		{"head size", []int{1, 2, 4, 8}, []int{1, 2, 4, 4}, []int{1, 2, 4, 4}},
 		{"length", []int{1, 2, 4, 8}, []int{1, 3, 4, 8}, []int{1, 2, 4, 8}},
@@ -443,6 +504,12 @@ func TestRotary(t *testing.T) {
 	got := one(t, nil, func(c *trace.Ctx) *ml.Node { return NewRotary(cos.node(c), sin.node(c)).Apply(x.node(c)) })
 	want := []float32{-2, 1, 3*c60 - 4*s60, 4*c60 + 3*s60, -6, 5, 7*c60 - 8*s60, 8*c60 + 7*s60}
 	near(t, "rotated", got, arr(want, 1, 1, 2, 4), 1e-6)
+
+	// The same two rotations of channels (0, 2) and (1, 3).
+	cos, sin = arr([]float32{0, c60}, 1, 2), arr([]float32{1, s60}, 1, 2)
+	got = one(t, nil, func(c *trace.Ctx) *ml.Node { return NewRotaryHalves(cos.node(c), sin.node(c)).Apply(x.node(c)) })
+	want = []float32{-3, 2*c60 - 4*s60, 1, 4*c60 + 2*s60, -7, 6*c60 - 8*s60, 5, 8*c60 + 6*s60}
+	near(t, "rotated halves", got, arr(want, 1, 1, 2, 4), 1e-6)
 
 	msg := panics(t, func(c *trace.Ctx) *ml.Node {
 		return NewRotary(randomArray(1, 1, 2, 3).node(c), randomArray(1, 1, 2, 3).node(c)).Apply(x.node(c))
