@@ -143,7 +143,7 @@ func TestGoldenBlocks(t *testing.T) {
 				if cfg.GuidanceEmbeds {
 					guidance = in[2]
 				}
-				return []*ml.Node{timeTextEmbed(c, cfg, in[0], guidance, in[1])}
+				return []*ml.Node{nn.TimeTextEmbed(c, "time_text_embed", in[0], guidance, in[1], cfg.Dim())}
 			})
 			for _, i := range []int{0, cfg.Layers - 1} {
 				module := fmt.Sprintf("transformer_blocks.%d", i)
@@ -158,7 +158,7 @@ func TestGoldenBlocks(t *testing.T) {
 			})
 			run("transformer_blocks.0.attn", []string{"hidden_states", "encoder_hidden_states", cos, sin}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
 				defer c.Enter("transformer_blocks.0")()
-				image, text := jointAttention(c, cfg, in[0], in[1], nn.NewRotary(in[2], in[3]))
+				image, text := nn.JointAttention(c, "attn", in[0], in[1], cfg.joint(nn.NewRotary(in[2], in[3])))
 				return []*ml.Node{image, text}
 			})
 			run("transformer_blocks.0.ff", []string{"hidden_states"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
@@ -168,7 +168,7 @@ func TestGoldenBlocks(t *testing.T) {
 				module := fmt.Sprintf("single_transformer_blocks.%d", i)
 				run(module, []string{"hidden_states", "encoder_hidden_states", "temb", cos, sin}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
 					joint := singleBlock(c, module, cfg, ml.Concatenate([]*ml.Node{in[1], in[0]}, 1), in[2], nn.NewRotary(in[3], in[4]))
-					text, image := splitTokens(joint, in[1].Shape().Dim(1))
+					text, image := nn.SplitTokens(joint, in[1].Shape().Dim(1))
 					return []*ml.Node{text, image}
 				})
 			}

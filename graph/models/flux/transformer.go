@@ -67,7 +67,7 @@ func transformer(c *trace.Ctx, cfg Config, in map[string]*ml.Node) *ml.Node {
 	if cfg.GuidanceEmbeds {
 		guidance = ml.MulScalar(in["guidance"], 1000)
 	}
-	temb := timeTextEmbed(c, cfg, ml.MulScalar(in["timestep"], 1000), guidance, in["pooled_projections"])
+	temb := nn.TimeTextEmbed(c, "time_text_embed", ml.MulScalar(in["timestep"], 1000), guidance, in["pooled_projections"], cfg.Dim())
 	text := nn.Linear(c, "context_embedder", in["encoder_hidden_states"], cfg.Dim(), true)
 	rotary := nn.NewRotary(in["rotary_cos"], in["rotary_sin"])
 
@@ -79,61 +79,20 @@ func transformer(c *trace.Ctx, cfg Config, in map[string]*ml.Node) *ml.Node {
 	for i := range cfg.SingleLayers {
 		joint = singleBlock(c, fmt.Sprintf("single_transformer_blocks.%d", i), cfg, joint, temb, rotary)
 	}
-	_, image = splitTokens(joint, text.Shape().Dim(1))
+	_, image = nn.SplitTokens(joint, text.Shape().Dim(1))
 
 	image = nn.AdaLayerNormContinuous(c, "norm_out", image, temb, 1e-6)
 	return nn.Linear(c, "proj_out", image, cfg.PatchSize*cfg.PatchSize*cfg.OutChannels, true)
 }
 
-// timeTextEmbed is CombinedTimestepTextProjEmbeddings, or with guidance CombinedTimestepGuidanceTextProjEmbeddings (diffusers,
-// models/embeddings.py): timestep and guidance [B] on the scale of 0 to 1000, pooled [B, P] -> [B, C].
-func timeTextEmbed(c *trace.Ctx, cfg Config, timestep, guidance, pooled *ml.Node) *ml.Node {
-	defer c.Enter("time_text_embed")()
-	sinusoids := nn.TimestepsConfig{Channels: 256, FlipSinToCos: true}
-	emb := nn.TimestepEmbedding(c, "timestep_embedder", nn.Timesteps(timestep, sinusoids), cfg.Dim())
-	if guidance != nil {
-		emb = ml.Add(emb, nn.TimestepEmbedding(c, "guidance_embedder", nn.Timesteps(guidance, sinusoids), cfg.Dim()))
-	}
-	return ml.Add(emb, nn.TimestepEmbedding(c, "text_embedder", pooled, cfg.Dim()))
-}
-
-// block is FluxTransformerBlock: image [B, I, C] and text [B, T, C] attend to each other in one attention and have modulation
-// and feed-forward of their own; temb [B, C].
+// block is FluxTransformerBlock: image [B, I, C] and text [B, T, C] as in nn.JointBlock.
 func block(c *trace.Ctx, name string, cfg Config, image, text, temb *ml.Node, rotary *nn.Rotary) (newText, newImage *ml.Node) {
-	defer c.Enter(name)()
-	x, gateMSA, shiftMLP, scaleMLP, gateMLP := nn.AdaLayerNormZero(c, "norm1", image, temb)
-	y, textGateMSA, textShiftMLP, textScaleMLP, textGateMLP := nn.AdaLayerNormZero(c, "norm1_context", text, temb)
-	imageOut, textOut := jointAttention(c, cfg, x, y, rotary)
-
-	image = ml.Add(image, nn.Gate(imageOut, gateMSA))
-	x = nn.Modulate(nn.LayerNorm(c, "norm2", image, 1e-6, false), scaleMLP, shiftMLP)
-	image = ml.Add(image, nn.Gate(nn.FeedForward(c, "ff", x, 4*cfg.Dim(), "gelu-approximate"), gateMLP))
-
-	text = ml.Add(text, nn.Gate(textOut, textGateMSA))
-	y = nn.Modulate(nn.LayerNorm(c, "norm2_context", text, 1e-6, false), textScaleMLP, textShiftMLP)
-	text = ml.Add(text, nn.Gate(nn.FeedForward(c, "ff_context", y, 4*cfg.Dim(), "gelu-approximate"), textGateMLP))
-	return finite(text), image
+	text, image = nn.JointBlock(c, name, image, text, temb, nn.JointBlockConfig{JointAttentionConfig: cfg.joint(rotary)})
+	return nn.ClipFloat16(text), image
 }
 
-// jointAttention is FluxAttention of a double block: image [B, I, C] and text [B, T, C] -> the same, each position attending to all of
-// both. The text comes first in the joint sequence.
-func jointAttention(c *trace.Ctx, cfg Config, image, text *ml.Node, rotary *nn.Rotary) (imageOut, textOut *ml.Node) {
-	defer c.Enter("attn")()
-	join := func(textName, imageName string) *ml.Node {
-		return ml.Concatenate([]*ml.Node{heads(c, cfg, textName, text), heads(c, cfg, imageName, image)}, 1)
-	}
-	joinNormed := func(textName, textNorm, imageName, imageNorm string) *ml.Node {
-		return rotary.Apply(ml.Concatenate([]*ml.Node{
-			nn.RMSNorm(c, textNorm, heads(c, cfg, textName, text), 1e-6),
-			nn.RMSNorm(c, imageNorm, heads(c, cfg, imageName, image), 1e-6),
-		}, 1))
-	}
-	q := joinNormed("add_q_proj", "norm_added_q", "to_q", "norm_q")
-	k := joinNormed("add_k_proj", "norm_added_k", "to_k", "norm_k")
-	v := join("add_v_proj", "to_v")
-	out := nn.MergeHeads(nn.Attention(q, k, v, nn.AttentionConfig{}))
-	textOut, imageOut = splitTokens(out, text.Shape().Dim(1))
-	return nn.Linear(c, "to_out.0", imageOut, cfg.Dim(), true), nn.Linear(c, "to_add_out", textOut, cfg.Dim(), true)
+func (c Config) joint(rotary *nn.Rotary) nn.JointAttentionConfig {
+	return nn.JointAttentionConfig{Heads: c.Heads, Bias: true, Eps: 1e-6, Rotary: rotary}
 }
 
 // singleBlock is FluxSingleTransformerBlock over text and image joined: x [B, T+I, C] -> the same. Attention and feed-forward read one
@@ -143,7 +102,7 @@ func singleBlock(c *trace.Ctx, name string, cfg Config, x, temb *ml.Node, rotary
 	h, gate := nn.AdaLayerNormZeroSingle(c, "norm", x, temb)
 	mlp := nn.GELUTanh(nn.Linear(c, "proj_mlp", h, 4*cfg.Dim(), true))
 	both := ml.Concatenate([]*ml.Node{selfAttention(c, cfg, h, rotary), mlp}, 2)
-	return finite(ml.Add(x, nn.Gate(nn.Linear(c, "proj_out", both, cfg.Dim(), true), gate)))
+	return nn.ClipFloat16(ml.Add(x, nn.Gate(nn.Linear(c, "proj_out", both, cfg.Dim(), true), gate)))
 }
 
 // selfAttention is FluxAttention of a single block, without an output projection: x [B, L, C] -> [B, L, C].
@@ -157,17 +116,4 @@ func selfAttention(c *trace.Ctx, cfg Config, x *ml.Node, rotary *nn.Rotary) *ml.
 // heads projects x [B, L, C] to [B, L, H, D].
 func heads(c *trace.Ctx, cfg Config, name string, x *ml.Node) *ml.Node {
 	return nn.SplitHeads(nn.Linear(c, name, x, cfg.Dim(), true), cfg.Heads)
-}
-
-// splitTokens cuts x [B, T+I, C] into [B, T, C] and [B, I, C].
-func splitTokens(x *ml.Node, text int) (textTokens, imageTokens *ml.Node) {
-	return ml.Slice(x, ml.AxisRange(), ml.AxisRangeFromStart(text)), ml.Slice(x, ml.AxisRange(), ml.AxisRangeToEnd(text))
-}
-
-// finite clamps a float16 stream to the range of the dtype; other dtypes pass.
-func finite(x *ml.Node) *ml.Node {
-	if x.DType() != dtypes.Float16 {
-		return x
-	}
-	return ml.ClipScalar(x, -65504, 65504)
 }
