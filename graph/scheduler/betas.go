@@ -218,6 +218,12 @@ func (d *diffusion) alphaOr(timestep, final float64, b *builder) float64 {
 	return d.alpha(timestep, b)
 }
 
+// start is add_noise at the timestep of call i.
+func (d *diffusion) start(t *tables, i int, b *builder) (sample, noise float64) {
+	a := d.alpha(t.timesteps[i], b)
+	return math.Sqrt(a), math.Sqrt(1 - a)
+}
+
 // finalAlpha is the cumulated alpha below the first timestep.
 func (d *diffusion) finalAlpha(one bool) float64 {
 	if one {

@@ -38,7 +38,7 @@ func (s *ddim) tables(o Options) (*tables, error) {
 }
 
 func (s *ddim) calls(t *tables, o Options, b *builder) {
-	for _, timestep := range t.timesteps {
+	for _, timestep := range t.timesteps[t.begin:] {
 		c := b.step(timestep)
 		a := s.alpha(timestep, b)
 		prev := s.alphaOr(timestep-float64(s.train/o.Steps), s.final, b)

@@ -54,7 +54,7 @@ func (s *ddpm) tables(o Options) (*tables, error) {
 }
 
 func (s *ddpm) calls(t *tables, _ Options, b *builder) {
-	for _, timestep := range t.timesteps {
+	for _, timestep := range t.timesteps[t.begin:] {
 		c := b.step(timestep)
 		to := -1.0
 		if i := slices.Index(t.timesteps, timestep); i+1 < len(t.timesteps) {

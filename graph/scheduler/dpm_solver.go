@@ -144,8 +144,8 @@ func (s *dpmSolver) calls(t *tables, _ Options, b *builder) {
 	// Slot k is the converted model output of k + 1 steps ago.
 	b.slots = s.order - 1
 	n := len(t.timesteps)
-	for i, timestep := range t.timesteps {
-		c := b.step(timestep)
+	for i := t.begin; i < n; i++ {
+		c := b.step(t.timesteps[i])
 		alpha, sigma := s.scales(t.sigmas[i])
 		var m form
 		if s.predictsNoise() {
@@ -158,7 +158,7 @@ func (s *dpmSolver) calls(t *tables, _ Options, b *builder) {
 			outputs = append(outputs, c.slot(k))
 			c.keep(k, outputs[k])
 		}
-		order := min(s.order, i+1)
+		order := min(s.order, i-t.begin+1)
 		few := s.lowerOrderFinal && n < 15
 		if i == n-1 && (s.eulerAtFinal || few || !s.finalMin) {
 			order = 1

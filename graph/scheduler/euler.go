@@ -22,6 +22,10 @@ func (s *exploding) clean(sigma float64, sample, output form) form {
 	return clean(s.prediction, 1, sigma, sample, output)
 }
 
+func (s *exploding) start(t *tables, i int, _ *builder) (sample, noise float64) {
+	return 1, t.sigmas[i]
+}
+
 // complete fills in what follows from timesteps and sigmas; call i stands at sigmas[i].
 func (s *exploding) complete(t *tables) *tables {
 	t.initNoiseSigma = slices.Max(t.sigmas)
@@ -122,8 +126,8 @@ func (s *euler) tables(o Options) (*tables, error) {
 }
 
 func (s *euler) calls(t *tables, _ Options, b *builder) {
-	for i, timestep := range t.timesteps {
-		c := b.step(timestep)
+	for i := t.begin; i < len(t.timesteps); i++ {
+		c := b.step(t.timesteps[i])
 		sigma, next := t.sigmas[i], t.sigmas[i+1]
 		derivative := c.sample.sub(s.clean(sigma, c.sample, c.output)).div(sigma)
 		c.finish(c.sample.add(derivative.mul(next - sigma)))

@@ -24,8 +24,8 @@ func (s *eulerAncestral) tables(o Options) (*tables, error) {
 }
 
 func (s *eulerAncestral) calls(t *tables, _ Options, b *builder) {
-	for i, timestep := range t.timesteps {
-		c := b.step(timestep)
+	for i := t.begin; i < len(t.timesteps); i++ {
+		c := b.step(t.timesteps[i])
 		from, to := t.sigmas[i], t.sigmas[i+1]
 		up := math.Sqrt(to * to * (from*from - to*to) / (from * from))
 		down := math.Sqrt(to*to - up*up)

@@ -116,9 +116,13 @@ func (s *flowMatchEuler) tables(o Options) (*tables, error) {
 	return t, nil
 }
 
+func (s *flowMatchEuler) start(t *tables, i int, _ *builder) (sample, noise float64) {
+	return 1 - t.sigmas[i], t.sigmas[i]
+}
+
 func (s *flowMatchEuler) calls(t *tables, _ Options, b *builder) {
-	for i, timestep := range t.timesteps {
-		c := b.step(timestep)
+	for i := t.begin; i < len(t.timesteps); i++ {
+		c := b.step(t.timesteps[i])
 		sigma, next := t.sigmas[i], t.sigmas[i+1]
 		if s.stochastic {
 			x0 := c.sample.sub(c.output.mul(sigma))

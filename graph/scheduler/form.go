@@ -99,10 +99,13 @@ func (b *builder) schedule(t *tables) (*Schedule, error) {
 		return nil, b.err
 	}
 	out := &Schedule{
-		Timesteps: t.timesteps, IntegerTimesteps: t.integer, Sigmas: t.sigmas, InitNoiseSigma: t.initNoiseSigma, Slots: b.slots,
+		Timesteps: t.timesteps[t.begin:], IntegerTimesteps: t.integer, Sigmas: t.sigmas, InitNoiseSigma: t.initNoiseSigma, Slots: b.slots,
+	}
+	if t.sigmas != nil {
+		out.Sigmas = t.sigmas[t.begin:]
 	}
 	scale := func(i int) float64 {
-		if t.inputScales == nil || i >= len(t.inputScales) {
+		if i += t.begin; i >= len(t.inputScales) {
 			return 1
 		}
 		return t.inputScales[i]

@@ -59,8 +59,8 @@ func (s *heun) tables(o Options) (*tables, error) {
 func (s *heun) calls(t *tables, _ Options, b *builder) {
 	const derivative, base = 0, 1 // of the first call of a step
 	b.slots = 2
-	for i, timestep := range t.timesteps {
-		c := b.step(timestep)
+	for i := t.begin; i < len(t.timesteps); i++ { // t.begin is even
+		c := b.step(t.timesteps[i])
 		sigma := t.sigmas[i]
 		x0 := s.clean(sigma, c.sample, c.output)
 		if s.clip > 0 {

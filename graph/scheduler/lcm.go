@@ -57,7 +57,8 @@ func (s *lcm) tables(o Options) (*tables, error) {
 
 func (s *lcm) calls(t *tables, _ Options, b *builder) {
 	const dataVariance = 0.25 // sigma_data = 0.5
-	for i, timestep := range t.timesteps {
+	for i := t.begin; i < len(t.timesteps); i++ {
+		timestep := t.timesteps[i]
 		c := b.step(timestep)
 		a := s.alpha(timestep, b)
 		x0 := clean(s.prediction, math.Sqrt(a), math.Sqrt(1-a), c.sample, c.output)

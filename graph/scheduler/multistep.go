@@ -58,6 +58,10 @@ func (s *multistep) scales(sigma float64) (alpha, sigmaT float64) {
 	return alpha, sigma * alpha
 }
 
+func (s *multistep) start(t *tables, i int, _ *builder) (sample, noise float64) {
+	return s.scales(t.sigmas[i])
+}
+
 // lambda is the half log signal-to-noise ratio at a sigma of the table, infinite at 0.
 func (s *multistep) lambda(sigma float64) float64 {
 	alpha, sigmaT := s.scales(sigma)
@@ -67,9 +71,10 @@ func (s *multistep) lambda(sigma float64) float64 {
 // standsStill records a fault where the first step stays at its sigma: the next one would divide by the distance in lambda.
 // "leading" timesteps past the model's last do so.
 func (s *multistep) standsStill(t *tables, b *builder) bool {
-	if s.order == 1 || len(t.timesteps) < 3 || t.sigmas[0] != t.sigmas[1] {
+	first := t.sigmas[t.begin]
+	if s.order == 1 || len(t.timesteps)-t.begin < 3 || first != t.sigmas[t.begin+1] {
 		return false
 	}
-	b.fail("the first two steps have the same sigma, %v", t.sigmas[0])
+	b.fail("the first two steps have the same sigma, %v", first)
 	return true
 }

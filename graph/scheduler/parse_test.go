@@ -135,6 +135,8 @@ func TestScheduleErrors(t *testing.T) {
 		{"UniPCMultistepScheduler,timestep_spacing=leading", Options{Steps: MaxSteps}, []string{"; 998 steps work"}},
 		{"DDIMScheduler,rescale_betas_zero_snr=true,timestep_spacing=trailing", Options{Steps: 4}, []string{"timestep 999", "coefficient"}},
 		{"DDIMScheduler", Options{Steps: 4, Eta: 1.5}, []string{"eta", "1.5"}},
+		{"DDIMScheduler", Options{Steps: 4, Skip: 4}, []string{"leave out", "4 of 4"}},
+		{"DDIMScheduler", Options{Steps: 4, Skip: -1}, []string{"leave out", "-1 of 4"}},
 		{"DDIMScheduler", Options{Steps: 4, Eta: nan}, []string{"eta", "NaN"}},
 		{"DDIMScheduler", Options{Steps: 4, Mu: &mu}, []string{"DDIMScheduler", "mu"}},
 		{"DDIMScheduler", Options{Steps: 4, Mu: &nan}, []string{"mu", "finite"}},

@@ -76,7 +76,8 @@ func (s *pndm) calls(t *tables, o Options, b *builder) {
 	ratio := float64(s.train / o.Steps)
 	half := float64(s.train / o.Steps / 2)
 	stored := 0 // predictions in slots
-	for i, timestep := range t.timesteps {
+	// The class counts calls, whatever the timestep it begins at.
+	for i, timestep := range t.timesteps[t.begin:] {
 		c := b.step(timestep)
 		newest := []form{c.slot(0), c.slot(1), c.slot(2)}
 		push := func() {

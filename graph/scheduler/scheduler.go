@@ -59,8 +59,10 @@ var classes = []class{
 type rule interface {
 	// tables computes the timesteps and sigmas of o, which Schedule has checked.
 	tables(o Options) (*tables, error)
-	// calls writes the class's steps over t into b.
+	// calls writes the class's steps over t into b, from the call t.begin on.
 	calls(t *tables, o Options, b *builder)
+	// start is the part of a clean sample and of standard normal noise in the latents that call i of t is given (add_noise).
+	start(t *tables, i int, b *builder) (sample, noise float64)
 }
 
 // Scheduler is a scheduler class with its config. It is immutable and safe for concurrent use.
@@ -86,6 +88,9 @@ type Options struct {
 	Mu *float64
 	// Eta is the weight of the noise in DDIM, from 0 (deterministic) to 1; the other classes ignore it, as pipelines do.
 	Eta float64
+	// Skip leaves out the first steps, as image-to-image pipelines do (get_timesteps): the run begins at Schedule.Start. It is less than the
+	// number of steps.
+	Skip int
 }
 
 // Schedule is the plan of one run.
@@ -98,6 +103,9 @@ type Schedule struct {
 	Sigmas []float64
 	// InitNoiseSigma is the factor that makes the first latents from standard normal noise.
 	InitNoiseSigma float64
+	// Start makes the first latents from a picture's: Start.Sample times the picture's latents plus Start.Noise times standard normal noise
+	// (add_noise, in flow matching scale_noise).
+	Start Start
 	// InputScale is what the first latents are multiplied with to make the first model input (scale_model_input). The
 	// later ones come from the step program.
 	InputScale float64
@@ -108,6 +116,9 @@ type Schedule struct {
 	// Calls are the steps, one a timestep.
 	Calls []Call
 }
+
+// Start are the parts of the latents that a run begins with.
+type Start struct{ Sample, Noise float64 }
 
 // Call is one call of the denoiser and the step after it.
 type Call struct {
@@ -199,6 +210,8 @@ type tables struct {
 	initNoiseSigma float64
 	// inputScales has an entry a call, nil where the class does not scale its input.
 	inputScales []float64
+	// begin is the first call of the run: what is before it is left out.
+	begin int
 }
 
 // stepCountError is a fault of the number of steps: another number may work.
@@ -240,6 +253,8 @@ func (o Options) check(class string) error {
 		return fmt.Errorf("number of inference steps: found %d, wanted 1 or more", o.Steps)
 	case max(o.Steps, len(o.Sigmas), len(o.Timesteps)) > MaxSteps:
 		return fmt.Errorf("number of inference steps: found %d, wanted at most %d", max(o.Steps, len(o.Sigmas), len(o.Timesteps)), MaxSteps)
+	case o.Skip < 0 || (o.Skip > 0 && o.Skip >= o.count()):
+		return fmt.Errorf("steps to leave out: found %d of %d, wanted 0 or more, and one step at least is left", o.Skip, o.count())
 	case !(o.Eta >= 0 && o.Eta <= 1):
 		return fmt.Errorf("eta: found %v, wanted a number from 0 to 1", o.Eta)
 	case o.Mu != nil && !finite(*o.Mu):
@@ -270,9 +285,19 @@ func (s *Scheduler) plan(o Options) (*Schedule, error) {
 	if i := slices.IndexFunc(t.timesteps, notFinite); i >= 0 {
 		return nil, stepCountErrorf("timesteps[%d] is %v", i, t.timesteps[i])
 	}
+	t.begin = o.Skip
+	if _, ok := s.rule.(*heun); ok {
+		t.begin *= 2 // the class's order: a step is two calls
+	}
 	b := &builder{}
 	s.rule.calls(t, o, b)
-	return b.schedule(t)
+	var start Start
+	start.Sample, start.Noise = s.rule.start(t, t.begin, b)
+	plan, err := b.schedule(t)
+	if err == nil {
+		plan.Start = start
+	}
+	return plan, err
 }
 
 // suggest words a number of steps near o's that works, for an error; "" when none is found.

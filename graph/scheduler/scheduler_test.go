@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,6 +44,29 @@ func TestTables(t *testing.T) {
 	})
 }
 
+// nanAfterSteps are the runs whose samples become NaN in diffusers 0.42.1: two sigmas in a row are equal, and a step divides by the
+// distance between them. The tables themselves are fine, so the reference's tables.json does not mark them.
+var nanAfterSteps = []string{
+	"dpmpp-2m/999", "dpmpp-2m/1000", "dpmpp-2m-heun-sigma-min/1000", "dpmpp-2m-linspace/1000", "dpmpp-3m/999", "dpmpp-3m/1000", "unipc/999", "unipc/1000",
+}
+
+// checkSuggestion wants an error to name a number of steps, and that number to work.
+func checkSuggestion(t *testing.T, s *Scheduler, o Options, err error) {
+	t.Helper()
+	m := regexp.MustCompile(`(\d+) steps work|use (\d+) or more`).FindStringSubmatch(err.Error())
+	if m == nil {
+		t.Errorf("the error names no number of steps that works: %v", err)
+		return
+	}
+	o.Steps, _ = strconv.Atoi(m[1] + m[2])
+	if len(o.Sigmas) > 0 {
+		o.Sigmas = FlowSigmas(o.Steps)
+	}
+	if _, err2 := s.Schedule(o); err2 != nil {
+		t.Errorf("%v\nbut: %v", err, err2)
+	}
+}
+
 func compareTables(t *testing.T, g *golden, s *Scheduler, name string, steps int, run goldenRun) {
 	t.Helper()
 	key := fmt.Sprintf("%s/%d", name, steps)
@@ -51,8 +75,6 @@ func compareTables(t *testing.T, g *golden, s *Scheduler, name string, steps int
 	if run.Error != "" || run.FirstStepError != "" || run.NotFinite != nil {
 		if err == nil {
 			t.Errorf("%s: no error, diffusers has %s%s%v", key, run.Error, run.FirstStepError, run.NotFinite)
-		} else if !strings.Contains(err.Error(), "work") && !strings.Contains(err.Error(), "or more") {
-			t.Errorf("%s: the error names no number of steps that works: %v", key, err)
 		}
 	} else if err == nil {
 		if len(plan.Calls) != run.Calls {
@@ -61,8 +83,11 @@ func compareTables(t *testing.T, g *golden, s *Scheduler, name string, steps int
 		if want := run.InitNoiseSigma.(float64); math.Abs(plan.InitNoiseSigma-want) > 1e-6*want {
 			t.Errorf("%s: init_noise_sigma %v, want %v", key, plan.InitNoiseSigma, want)
 		}
-	} else if steps <= 50 {
+	} else if !slices.Contains(nanAfterSteps, key) {
 		t.Errorf("%s: %v", key, err)
+	}
+	if err != nil {
+		checkSuggestion(t, s, options, err)
 	}
 	want, ok := g.tensors[key+"/timesteps"]
 	if !ok || run.NotFinite != nil {

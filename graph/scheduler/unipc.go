@@ -117,8 +117,8 @@ func (s *uniPC) calls(t *tables, _ Options, b *builder) {
 	b.slots = s.order + 1
 	lastSample := s.order
 	order := 0 // of the last step
-	for i, timestep := range t.timesteps {
-		c := b.step(timestep)
+	for i := t.begin; i < len(t.timesteps); i++ {
+		c := b.step(t.timesteps[i])
 		alpha, sigma := s.scales(t.sigmas[i])
 		var m form
 		if s.predictClean {
@@ -132,11 +132,11 @@ func (s *uniPC) calls(t *tables, _ Options, b *builder) {
 			c.keep(k, outputs[k])
 		}
 		sample := c.sample
-		if i > 0 && !slices.Contains(s.uncorrected, i-1) {
+		if i > t.begin && !slices.Contains(s.uncorrected, i-1) {
 			sample = s.solve(t.sigmas[:i+1], c.slot(lastSample), outputs[1:order+1], m)
 		}
 		c.keep(lastSample, sample)
-		order = min(s.order, i+1)
+		order = min(s.order, i-t.begin+1)
 		if s.lowerOrderFinal {
 			order = min(order, len(t.timesteps)-i)
 		}
