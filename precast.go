@@ -244,7 +244,7 @@ func (p *Pipeline) Generate(ctx context.Context, req *Request) (*Result, error) 
 		return nil, err
 	}
 	start := time.Now()
-	out, err := p.pipe.Generate(ctx, p.engine, req)
+	out, err := pipelines.Generate(ctx, p.engine, p.pipe, req)
 	p.stats.time("", "generate", start)
 	var numbers *pipelines.NotFiniteError
 	if errors.As(err, &numbers) {

@@ -2,7 +2,6 @@ package pipelines
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -63,12 +62,15 @@ func newFlux(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
 
 func (p *fluxPipeline) Class() string { return "FluxPipeline" }
 
+func (p *fluxPipeline) Scheduler() string { return p.scheduler.Class }
+
 // multiple is what height and width must be multiples of: a latent pixel, times the 2x2 patches.
 func (p *fluxPipeline) multiple() int { return 2 * p.vae.ScaleFactor() }
 
 const fluxMaxSequence = 512
 
 func (p *fluxPipeline) Defaults(r *Request) error {
+	errs := refuse(r, p.Class(), "prompt_2", "negative_prompt", "negative_prompt_2", "sigmas", "true_cfg_scale", "max_sequence_length")
 	if r.Height == 0 {
 		r.Height = 128 * p.vae.ScaleFactor()
 	}
@@ -86,31 +88,25 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 	}
 	if r.MaxSequenceLength == 0 {
 		r.MaxSequenceLength = fluxMaxSequence
+		if d := r.PromptEmbeds["prompt_embeds"].Shape.Dimensions; len(d) == 3 {
+			r.MaxSequenceLength = d[1]
+		}
 	}
-	var errs []error
 	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > fluxMaxSequence {
 		errs = append(errs, fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", r.MaxSequenceLength, fluxMaxSequence))
-	}
-	if r.ClipSkip != 0 {
-		errs = append(errs, errors.New("clip_skip: FluxPipeline has no such argument"))
-	}
-	if r.GuidanceRescale != 0 {
-		errs = append(errs, errors.New("guidance_rescale: FluxPipeline has no such argument"))
-	}
-	if r.Eta != 0 {
-		errs = append(errs, errors.New("eta: FluxPipeline has no such argument"))
-	}
-	if len(r.Timesteps) > 0 {
-		errs = append(errs, errors.New("timesteps: FluxPipeline has no such argument; give sigmas"))
 	}
 	if len(r.NegativePrompt) > 0 && *r.TrueCFGScale <= 1 {
 		r.warn("negative_prompt has no effect: true_cfg_scale is %g; give one above 1", *r.TrueCFGScale)
 	}
-	if *r.TrueCFGScale > 1 && len(r.NegativePrompt) == 0 {
+	if *r.TrueCFGScale > 1 && p.kind(r) == plain {
 		r.warn("true_cfg_scale has no effect without negative_prompt")
 	}
+	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.flux.JointDim}, "pooled_prompt_embeds": {p.flux.PooledDim}}
+	if p.kind(r) == guided {
+		embeds["negative_prompt_embeds"], embeds["negative_pooled_prompt_embeds"] = embeds["prompt_embeds"], embeds["pooled_prompt_embeds"]
+	}
 	tokens := (r.Height / p.multiple()) * (r.Width / p.multiple())
-	if err := joinErrors(append(errs, r.check(), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), tokens, p.flux.InChannels))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), tokens, p.flux.InChannels))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r, tokens)
@@ -135,23 +131,25 @@ type fluxPrograms struct {
 
 func (p *fluxPipeline) programs(s Sizes) *fluxPrograms {
 	h, w := s.Height/p.multiple(), s.Width/p.multiple()
+	first, second, denoise, decode := p.opts.DTypeFor("text_encoder"), p.opts.DTypeFor("text_encoder_2"), p.opts.DTypeFor("transformer"), p.opts.DTypeFor("vae")
 	return &fluxPrograms{
 		clip: &Program{
-			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.clipLength(), Outputs: []string{"pooler_output"}}, p.opts.DType),
-			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %s pooler_output", p.clipLength(), graph.DTypeName(p.opts.DType)),
+			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.clipLength(), Outputs: []string{"pooler_output"}}, first),
+			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %s pooler_output", p.clipLength(), graph.DTypeName(first)),
 		},
 		t5: &Program{
-			Network:   t5.New(p.t5, t5.Options{Batch: 1, Length: s.MaxSequenceLength}, p.opts.DType),
-			Component: "text_encoder_2", Aliases: t5Aliases, Spec: fmt.Sprintf("1x%d %v", s.MaxSequenceLength, graph.DTypeName(p.opts.DType)),
+			Network:   t5.New(p.t5, t5.Options{Batch: 1, Length: s.MaxSequenceLength}, second),
+			Component: "text_encoder_2", Aliases: t5Aliases, Spec: fmt.Sprintf("1x%d %v", s.MaxSequenceLength, graph.DTypeName(second)),
 		},
 		transformer: &Program{
-			Network:   flux.New(p.flux, flux.Options{Batch: s.Batch, TextLength: s.MaxSequenceLength, ImageLength: h * w}, p.opts.DType),
-			Component: "transformer", Spec: fmt.Sprintf("%dx%d image tokens, %d text tokens, %v", s.Batch, h*w, s.MaxSequenceLength, graph.DTypeName(p.opts.DType)),
+			Network:   flux.New(p.flux, flux.Options{Batch: s.Batch, TextLength: s.MaxSequenceLength, ImageLength: h * w}, denoise),
+			Component: "transformer", Stage: StageDenoise,
+			Spec: fmt.Sprintf("%dx%d image tokens, %d text tokens, %v", s.Batch, h*w, s.MaxSequenceLength, graph.DTypeName(denoise)),
 		},
 		unpack: p.unpackProgram(s.Batch, h, w),
 		decoder: &Program{
-			Network:   autoencoderkl.NewDecoder(p.vae, autoencoderkl.Sizes{Batch: 1, Height: 2 * h, Width: 2 * w, DType: p.opts.DType}),
-			Component: "vae", Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", 2*h, 2*w, graph.DTypeName(p.opts.DType)),
+			Network:   autoencoderkl.NewDecoder(p.vae, autoencoderkl.Sizes{Batch: 1, Height: 2 * h, Width: 2 * w, DType: decode}),
+			Component: "vae", Stage: StageDecode, Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", 2*h, 2*w, graph.DTypeName(decode)),
 		},
 	}
 }
@@ -172,9 +170,9 @@ func (p *fluxPipeline) unpackProgram(b, h, w int) *Program {
 		x := ml.Reshape(in["latents"], b, h, w, c, 2, 2)
 		x = ml.TransposeAllAxes(x, 0, 3, 1, 4, 2, 5)
 		x = ml.Reshape(x, b, c, 2*h, 2*w)
-		return unscale(x, p.vae, p.opts.DType)
+		return unscale(x, p.vae, p.opts.DTypeFor("vae"))
 	}
-	return &Program{Network: n, Spec: fmt.Sprintf("%dx%dx%d %v", b, 2*h, 2*w, graph.DTypeName(p.opts.DType))}
+	return &Program{Network: n, Stage: StageDecode, Spec: fmt.Sprintf("%dx%dx%d %v", b, 2*h, 2*w, graph.DTypeName(p.opts.DTypeFor("vae")))}
 }
 
 func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
@@ -187,7 +185,7 @@ func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	step := stepProgram([]int{s.Batch, p.tokens(s.Height, s.Width), p.flux.InChannels}, schedule.Slots, kind, p.opts.DType)
+	step := stepProgram([]int{s.Batch, p.tokens(s.Height, s.Width), p.flux.InChannels}, schedule.Slots, kind, p.opts.DTypeFor("transformer"))
 	return []*Program{ps.clip, ps.t5, ps.transformer, step, ps.unpack, ps.decoder}, nil
 }
 
@@ -203,8 +201,10 @@ func (p *fluxPipeline) ActivationBytes(s Sizes) int64 {
 
 // kind is guided where the request asks for true classifier-free guidance, and can have it.
 func (p *fluxPipeline) kind(r *Request) stepKind {
-	if r != nil && r.TrueCFGScale != nil && *r.TrueCFGScale > 1 && len(r.NegativePrompt) > 0 {
-		return guided
+	if r != nil && r.TrueCFGScale != nil && *r.TrueCFGScale > 1 {
+		if _, ok := r.PromptEmbeds["negative_prompt_embeds"]; ok || len(r.NegativePrompt) > 0 {
+			return guided
+		}
 	}
 	return plain
 }
@@ -258,22 +258,13 @@ func (p *fluxPipeline) secondEncoder(r *Request) *textEncoder {
 	return &e
 }
 
-func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*Output, error) {
+func (p *fluxPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Embeds, error) {
 	if err := p.open(); err != nil {
 		return nil, err
 	}
-	s := p.Sizes(r)
-	ps := p.programs(s)
-	h, w := s.Height/p.multiple(), s.Width/p.multiple()
-	schedule, err := p.schedule(r, h*w)
-	if err != nil {
-		return nil, err
-	}
-	trueCFG := p.kind(r) == guided
-
-	t5enc := p.secondEncoder(r)
-	// encodeAll encodes one text a prompt for both encoders; prefix is that of the names in diffusers.
-	encodeAll := func(prefix string, texts, texts2 []string) (pooled, embeds [][]float32, err error) {
+	ps, second, e := p.programs(p.Sizes(r)), p.secondEncoder(r), Embeds{}
+	// encode encodes one text a prompt for both encoders; prefix is that of the names in diffusers.
+	encode := func(prefix string, texts, texts2 []string) error {
 		for i := range r.Prompt {
 			text, _ := textFor(texts, i)
 			text2, ok := textFor(texts2, i)
@@ -282,75 +273,69 @@ func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*
 			}
 			a, err := p.encoders[0].encode(ctx, ex, r, ps.clip, text)
 			if err != nil {
-				return nil, nil, err
+				return err
 			}
-			b, err := t5enc.encode(ctx, ex, r, ps.t5, text2)
+			b, err := second.encode(ctx, ex, r, ps.t5, text2)
 			if err != nil {
-				return nil, nil, err
+				return err
 			}
-			pooled, embeds = append(pooled, a["pooler_output"]), append(embeds, b["last_hidden_state"])
-			r.observe(prefix+"prompt_embeds", hostFloats(embeds[i], 1, s.MaxSequenceLength, p.flux.JointDim))
-			r.observe(prefix+"pooled_prompt_embeds", hostFloats(pooled[i], 1, p.flux.PooledDim))
+			e.add(prefix+"pooled_prompt_embeds", a["pooler_output"], p.flux.PooledDim)
+			e.add(prefix+"prompt_embeds", b["last_hidden_state"], r.MaxSequenceLength, p.flux.JointDim)
+			r.observe(prefix+"prompt_embeds", hostFloats(b["last_hidden_state"], 1, r.MaxSequenceLength, p.flux.JointDim))
+			r.observe(prefix+"pooled_prompt_embeds", hostFloats(a["pooler_output"], 1, p.flux.PooledDim))
 		}
-		return pooled, embeds, nil
+		return nil
 	}
-	pooled, embeds, err := encodeAll("", r.Prompt, r.Prompt2)
-	if err != nil {
+	if err := encode("", r.Prompt, r.Prompt2); err != nil {
 		return nil, err
 	}
-	var negPooled, negEmbeds [][]float32
-	if trueCFG {
-		if negPooled, negEmbeds, err = encodeAll("negative_", r.NegativePrompt, r.NegativePrompt2); err != nil {
-			return nil, err
-		}
+	if p.kind(r) == guided {
+		return e, encode("negative_", r.NegativePrompt, r.NegativePrompt2)
 	}
-	ex.Release("text_encoder")
-	ex.Release("text_encoder_2")
+	return e, nil
+}
 
-	var fixed tensorList
-	defer func() { fixed.free() }()
-	keep := func(t Tensor, err error) (Tensor, error) {
-		if err == nil {
-			fixed.add(t)
-		}
-		return t, err
-	}
-	conditions := func(pooled, embeds [][]float32) (map[string]Tensor, error) {
-		a, err := keep(batch(ex, pooled, r.NumImagesPerPrompt, p.opts.DType, p.flux.PooledDim))
-		if err != nil {
-			return nil, err
-		}
-		b, err := keep(batch(ex, embeds, r.NumImagesPerPrompt, p.opts.DType, s.MaxSequenceLength, p.flux.JointDim))
-		if err != nil {
-			return nil, err
-		}
-		return map[string]Tensor{"pooled_projections": a, "encoder_hidden_states": b}, nil
-	}
-	inputs, err := conditions(pooled, embeds)
+func (p *fluxPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
+	s := p.Sizes(r)
+	ps, kind := p.programs(s), p.kind(r)
+	h, w := s.Height/p.multiple(), s.Width/p.multiple()
+	schedule, err := p.schedule(r, h*w)
 	if err != nil {
 		return nil, err
 	}
-	var negative map[string]Tensor
-	if trueCFG {
-		if negative, err = conditions(negPooled, negEmbeds); err != nil {
+	inputs, negative := tensors{}, tensors{}
+	defer inputs.free()
+	defer negative.free()
+	conditions := func(to tensors, prefix string) error {
+		for input, name := range map[string]string{"pooled_projections": "pooled_prompt_embeds", "encoder_hidden_states": "prompt_embeds"} {
+			if to[input], err = e.put(ex, p.opts, "transformer", prefix+name, r.NumImagesPerPrompt); err != nil {
+				delete(to, input)
+				return err
+			}
+		}
+		return nil
+	}
+	if err := conditions(inputs, ""); err != nil {
+		return nil, err
+	}
+	if kind == guided {
+		if err := conditions(negative, "negative_"); err != nil {
 			return nil, err
 		}
 	}
 	cos, sin := flux.RoPE(p.flux, s.MaxSequenceLength, h, w)
 	rope := []int{s.MaxSequenceLength + h*w, p.flux.HeadDim}
-	for name, v := range map[string][]float32{"rotary_cos": cos, "rotary_sin": sin} {
-		t, err := keep(ex.Put(f32(rope...), float32Bytes(v)))
-		if err != nil {
-			return nil, err
-		}
-		inputs[name] = t
+	if err := inputs.put(ex, "rotary_cos", float32Type, cos, rope...); err != nil {
+		return nil, err
+	}
+	if err := inputs.put(ex, "rotary_sin", float32Type, sin, rope...); err != nil {
+		return nil, err
 	}
 	if p.flux.GuidanceEmbeds {
-		t, err := keep(ex.Put(f32(s.Batch), float32Bytes(slices.Repeat([]float32{float32(*r.GuidanceScale)}, s.Batch))))
-		if err != nil {
+		scale := slices.Repeat([]float32{float32(*r.GuidanceScale)}, s.Batch)
+		if err := inputs.put(ex, "guidance", float32Type, scale, s.Batch); err != nil {
 			return nil, err
 		}
-		inputs["guidance"] = t
 	}
 
 	gens := newGenerators(r.Seed, s.Batch)
@@ -365,10 +350,7 @@ func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*
 	}
 	l := &loop{
 		ex: ex, req: r, latents: start, dims: []int{s.Batch, h * w, p.flux.InChannels}, draw: func() []float32 { return gens.randn(h*w, p.flux.InChannels) },
-		schedule: schedule, dtype: p.opts.DType, component: "transformer",
-	}
-	if trueCFG {
-		l.kind, l.scale = guided, *r.TrueCFGScale
+		schedule: schedule, kind: kind, scaleAt: constant(*r.TrueCFGScale), dtype: p.opts.DTypeFor("transformer"), component: "transformer",
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
 		// The pipeline divides by 1000 in the latents' dtype; the network multiplies again.
@@ -378,14 +360,14 @@ func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*
 			return nil, nil, err
 		}
 		defer ts.Free()
-		call := func(over map[string]Tensor) (Tensor, error) {
+		call := func(over tensors) (Tensor, error) {
 			in := map[string]Tensor{"hidden_states": input, "timestep": ts}
 			maps.Copy(in, inputs)
 			maps.Copy(in, over)
 			out, err := ex.Run(ctx, ps.transformer, in)
 			return out["sample"], err
 		}
-		if cond, err = call(nil); err != nil || !trueCFG {
+		if cond, err = call(nil); err != nil || kind == plain {
 			return cond, nil, err
 		}
 		if uncond, err = call(negative); err != nil {
@@ -393,22 +375,24 @@ func (p *fluxPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*
 		}
 		return cond, uncond, err
 	}
-	images, err := l.pictures(ctx, ps.unpack, ps.decoder, s)
-	if err != nil {
-		return nil, err
+	return l.run(ctx)
+}
+
+func (p *fluxPipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
+	s := p.Sizes(r)
+	ps := p.programs(s)
+	return decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s)
+}
+
+func (p *fluxPipeline) Extra(r *Request, k int) map[string]any {
+	extra := map[string]any{"max_sequence_length": r.MaxSequenceLength}
+	if p.kind(r) == guided {
+		extra["true_cfg_scale"] = *r.TrueCFGScale
 	}
-	out := &Output{Images: images, Params: describe(r, p.Class(), p.scheduler.Class)}
-	for k := range out.Params {
-		extra := map[string]any{"max_sequence_length": s.MaxSequenceLength}
-		if trueCFG {
-			extra["true_cfg_scale"] = *r.TrueCFGScale
-		}
-		if t, ok := textFor(r.Prompt2, k/r.NumImagesPerPrompt); ok {
-			extra["prompt_2"] = t
-		}
-		out.Params[k].Extra = extra
+	if t, ok := textFor(r.Prompt2, k/r.NumImagesPerPrompt); ok {
+		extra["prompt_2"] = t
 	}
-	return out, nil
+	return extra
 }
 
 // packLatents packs [B, C, 2h, 2w] into tokens [B, h*w, 4C] (pipeline_flux.py, _pack_latents).

@@ -23,8 +23,9 @@ type loop struct {
 	// schedule is what the scheduler computed.
 	schedule *scheduler.Schedule
 	kind     stepKind
-	scale    float64 // guidance_scale of kind guided
-	dtype    graph.DType
+	// scaleAt is the guidance at call i, for kinds that guide.
+	scaleAt func(i int) float64
+	dtype   graph.DType
 	// denoise calls the network on a model input at call i and returns cond and, for guided kinds, uncond. It does not free its input.
 	denoise func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error)
 	// component names the denoiser in errors.
@@ -32,6 +33,9 @@ type loop struct {
 
 	drawn int // number of draws so far
 }
+
+// constant is the guidance of a pipeline whose scale is the same at every step.
+func constant(scale float64) func(int) float64 { return func(int) float64 { return scale } }
 
 // run returns the final latents.
 func (l *loop) run(ctx context.Context) (Tensor, error) {
@@ -80,34 +84,22 @@ func (l *loop) start(fixed, state tensors) error {
 		input[i] = sample[i] * float32(l.schedule.InputScale)
 	}
 	zeros := make([]float32, len(l.latents))
-	put := func(to tensors, name string, dtype graph.DType, v []float32, dims ...int) error {
-		t, err := put(l.ex, dtype, v, dims...)
-		if err == nil {
-			to[name] = t
-		}
+	if err := state.put(l.ex, "sample", float32Type, sample, l.dims...); err != nil {
 		return err
 	}
-	if err := put(state, "sample", float32Type, sample, l.dims...); err != nil {
-		return err
-	}
-	if err := put(state, "model_input", l.dtype, input, l.dims...); err != nil {
+	if err := state.put(l.ex, "model_input", l.dtype, input, l.dims...); err != nil {
 		return err
 	}
 	for k := range l.schedule.Slots {
-		if err := put(state, history(k), float32Type, zeros, l.dims...); err != nil {
+		if err := state.put(l.ex, history(k), float32Type, zeros, l.dims...); err != nil {
 			return err
 		}
 	}
-	if err := put(fixed, "noise", float32Type, zeros, l.dims...); err != nil {
+	if err := fixed.put(l.ex, "noise", float32Type, zeros, l.dims...); err != nil {
 		return err
 	}
-	if l.kind != plain {
-		if err := put(fixed, "guidance_scale", float32Type, []float32{float32(l.scale)}); err != nil {
-			return err
-		}
-	}
 	if l.kind == rescaled {
-		return put(fixed, "guidance_rescale", float32Type, []float32{float32(l.req.GuidanceRescale)})
+		return fixed.put(l.ex, "guidance_rescale", float32Type, []float32{float32(l.req.GuidanceRescale)})
 	}
 	return nil
 }
@@ -137,6 +129,9 @@ func (l *loop) step(ctx context.Context, p *Program, i int, fixed, state tensors
 		{"coefficients", call.Flat(), []int{scheduler.Rows(slots), scheduler.Columns(slots)}},
 		{"lo", []float32{float32(call.Lo)}, nil},
 		{"hi", []float32{float32(call.Hi)}, nil},
+	}
+	if l.kind != plain {
+		values = append(values, value{"guidance_scale", []float32{float32(l.scaleAt(i))}, nil})
 	}
 	if call.NeedsNoise {
 		values = append(values, value{"noise", l.noise(), l.dims})
@@ -223,6 +218,15 @@ func (e *NotFiniteError) Error() string {
 
 // tensors are values by name, freed together.
 type tensors map[string]Tensor
+
+// put uploads v in a dtype under a name.
+func (m tensors) put(ex Executor, name string, dtype graph.DType, v []float32, dims ...int) error {
+	t, err := put(ex, dtype, v, dims...)
+	if err == nil {
+		m[name] = t
+	}
+	return err
+}
 
 func (m tensors) free() {
 	for _, t := range m {

@@ -117,14 +117,15 @@ func checkStepNoise(r *Request, s *scheduler.Schedule, latents ...int) error {
 	return nil
 }
 
-// describe fills in the parameters of each picture that every pipeline has.
-func describe(r *Request, pipeline, scheduler string) []Params {
+// describe lists the parameters of each picture.
+func describe(of Pipeline, r *Request) []Params {
 	var out []Params
 	for k := range r.Batch() {
 		p := Params{
-			Prompt: r.Prompt[k/r.NumImagesPerPrompt], Height: r.Height, Width: r.Width, NumInferenceSteps: r.NumInferenceSteps,
-			GuidanceScale: *r.GuidanceScale, Scheduler: scheduler, Pipeline: pipeline,
+			Height: r.Height, Width: r.Width, NumInferenceSteps: r.NumInferenceSteps,
+			GuidanceScale: *r.GuidanceScale, Scheduler: of.Scheduler(), Pipeline: of.Class(), Extra: of.Extra(r, k),
 		}
+		p.Prompt, _ = textFor(r.Prompt, k/r.NumImagesPerPrompt)
 		p.NegativePrompt, _ = textFor(r.NegativePrompt, k/r.NumImagesPerPrompt)
 		if r.Latents == nil {
 			p.Seed = ptr(r.Seed + uint64(k))
@@ -132,4 +133,14 @@ func describe(r *Request, pipeline, scheduler string) []Params {
 		out = append(out, p)
 	}
 	return out
+}
+
+// warnUnguided warns of arguments that have no effect without guidance.
+func warnUnguided(r *Request) {
+	if len(r.NegativePrompt) > 0 {
+		r.warn("negative_prompt has no effect: guidance_scale is %g; give one above 1", *r.GuidanceScale)
+	}
+	if r.GuidanceRescale > 0 {
+		r.warn("guidance_rescale has no effect: guidance_scale is %g; give one above 1", *r.GuidanceScale)
+	}
 }

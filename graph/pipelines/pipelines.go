@@ -28,6 +28,8 @@ type Sizes struct {
 	// Height and Width are in pixels.
 	Height int `json:"height"`
 	Width  int `json:"width"`
+	// Frames is the length of a video; 0 where the pipeline makes pictures.
+	Frames int `json:"frames,omitempty"`
 	// MaxSequenceLength is the number of text tokens of the encoder that has a choice (T5 in FLUX.1); 0 where the pipeline has none.
 	MaxSequenceLength int `json:"max_sequence_length,omitempty"`
 }
@@ -35,15 +37,32 @@ type Sizes struct {
 // String is the sizes as users write them: "1x512x512", and the text length where there is one.
 func (s Sizes) String() string {
 	t := fmt.Sprintf("batch %d, %dx%d (height x width)", s.Batch, s.Height, s.Width)
+	if s.Frames > 0 {
+		t += fmt.Sprintf(", %d frames", s.Frames)
+	}
 	if s.MaxSequenceLength > 0 {
 		t += fmt.Sprintf(", %d text tokens", s.MaxSequenceLength)
 	}
 	return t
 }
 
+// Stage is the part of a run that a program belongs to.
+type Stage int
+
+// The stages in the order in which they run.
+const (
+	StageEncode  Stage = iota // prompts to embeddings
+	StageDenoise              // embeddings and noise to latents
+	StageDecode               // latents to pictures
+)
+
+func (s Stage) String() string { return [...]string{"encode", "denoise", "decode"}[s] }
+
 // Program is one compiled unit of a pipeline: a network at its sizes, and whose weights it reads.
 type Program struct {
 	trace.Network
+	// Stage is where in a run it is used.
+	Stage Stage
 	// Component is the checkpoint folder that the weights come from ("vae"), empty for a program without weights.
 	Component string
 	// Aliases are other spellings of the network's checkpoint keys that old files use.
@@ -76,25 +95,69 @@ type Executor interface {
 	Release(component string)
 }
 
-// Pipeline is one pipeline of a checkpoint.
+// Pipeline is one pipeline of a checkpoint. A run is Encode, Denoise, Decode (see Generate); each stage can be had alone.
 type Pipeline interface {
-	// Class is the class name in model_index.json.
+	// Class is the class name in model_index.json; Scheduler is that of the scheduler.
 	Class() string
+	Scheduler() string
 	// Defaults fills in what the request leaves open and checks every argument; problems name the argument. It does no work.
 	Defaults(req *Request) error
 	// Sizes are the static sizes that a request (with its defaults filled in) needs.
 	Sizes(req *Request) Sizes
 	// CheckSizes refuses sizes that the model cannot do, naming the nearest that it can.
 	CheckSizes(s Sizes) error
-	// Programs lists what has to be compiled for the sizes, in order of use. A request may choose fewer.
+	// Programs lists what has to be compiled for the sizes, in order of use. A request may choose fewer; nil stands for any request.
 	Programs(s Sizes, req *Request) ([]*Program, error)
 	// ActivationBytes estimates the largest sum of live activations over the programs.
 	ActivationBytes(s Sizes) int64
-	// Prepare opens what Generate needs besides programs and weights, so that a missing tokenizer is found before any work, and a text of the
+	// Prepare opens what Encode needs besides programs and weights, so that a missing tokenizer is found before any work, and a text of the
 	// request (with its defaults filled in) that the tokenizer or its text encoder can't take.
 	Prepare(req *Request) error
-	// Generate makes the pictures.
-	Generate(ctx context.Context, ex Executor, req *Request) (*Output, error)
+	// Encode turns the request's texts into embeddings, one row a prompt; those of the negative texts are there where the request guides.
+	Encode(ctx context.Context, ex Executor, req *Request) (Embeds, error)
+	// Denoise makes latents: what diffusers returns for output_type="latent".
+	Denoise(ctx context.Context, ex Executor, req *Request, e Embeds) (Tensor, error)
+	// Decode makes the pictures of latents, which it frees. The frames of a video follow one another.
+	Decode(ctx context.Context, ex Executor, req *Request, latents Tensor) ([]Image, error)
+	// Extra are the parameters of picture k that not every pipeline has.
+	Extra(req *Request, k int) map[string]any
+}
+
+// Generate runs all stages of a request (with its defaults filled in), letting go of each component behind it.
+func Generate(ctx context.Context, ex Executor, p Pipeline, r *Request) (*Output, error) {
+	programs, err := p.Programs(p.Sizes(r), r)
+	if err != nil {
+		return nil, err
+	}
+	release := func(stage Stage) {
+		for _, q := range programs {
+			later := slices.ContainsFunc(programs, func(o *Program) bool { return o.Component == q.Component && o.Stage > stage })
+			if q.Stage == stage && q.Component != "" && !later {
+				ex.Release(q.Component)
+			}
+		}
+	}
+	e := r.PromptEmbeds
+	if e == nil {
+		if e, err = p.Encode(ctx, ex, r); err != nil {
+			return nil, err
+		}
+		release(StageEncode)
+	}
+	if r.Encoded != nil {
+		r.Encoded(e)
+	}
+	latents, err := p.Denoise(ctx, ex, r, e)
+	if err != nil {
+		return nil, err
+	}
+	release(StageDenoise)
+	images, err := p.Decode(ctx, ex, r, latents)
+	release(StageDecode)
+	if err != nil {
+		return nil, err
+	}
+	return &Output{Images: images, Frames: p.Sizes(r).Frames, Params: describe(p, r)}, nil
 }
 
 // Classes are the pipeline classes that are supported, sorted.
@@ -107,10 +170,19 @@ var classes = map[string]func(*checkpoint.Checkpoint, Options) (Pipeline, error)
 
 // Options are choices that hold for all of a pipeline's programs.
 type Options struct {
-	// DType is the dtype that the networks compute in.
-	DType graph.DType
+	// DType is the dtype that the networks compute in; DTypes has that of components that differ.
+	DType  graph.DType
+	DTypes map[string]graph.DType
 	// Scheduler replaces the checkpoint's scheduler: CLASS[,key=value...]; empty keeps it.
 	Scheduler string
+}
+
+// DTypeFor is the dtype that a component computes in.
+func (o Options) DTypeFor(component string) graph.DType {
+	if d, ok := o.DTypes[component]; ok {
+		return d
+	}
+	return o.DType
 }
 
 // New makes the pipeline that the checkpoint's model_index.json names. Problems in configs are reported all at once, each with file and key.

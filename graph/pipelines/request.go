@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -12,23 +13,40 @@ import (
 
 // Request holds the arguments of a pipeline's __call__, by their names in diffusers. A nil or zero field takes the pipeline's default.
 type Request struct {
-	// Prompt has one text a picture; Prompt2 goes to the second text encoder where it differs.
-	Prompt, Prompt2 []string
+	// Prompt has one text a picture; Prompt2 and Prompt3 go to the second and third text encoder where they differ.
+	Prompt, Prompt2, Prompt3 []string
 	// NegativePrompt is empty (not given), one text for all prompts, or one a prompt.
-	NegativePrompt, NegativePrompt2 []string
+	NegativePrompt, NegativePrompt2, NegativePrompt3 []string
+	// PromptEmbeds replaces the text encoders by what they gave an earlier request; Prompt may then be empty, or say what was encoded.
+	PromptEmbeds Embeds
 	// Height and Width are in pixels.
-	Height, Width     int
+	Height, Width int
+	// NumFrames is the length of a video.
+	NumFrames         int
 	NumInferenceSteps int
 	// Sigmas and Timesteps replace the scheduler's own spacing.
 	Sigmas, Timesteps []float64
 	GuidanceScale     *float64
-	TrueCFGScale      *float64
-	GuidanceRescale   float64
+	// GuidanceScale2 is that of the second expert (Wan 2.2).
+	GuidanceScale2  *float64
+	TrueCFGScale    *float64
+	GuidanceRescale float64
+	// CFGNormalization and CFGTruncation are Z-Image's.
+	CFGNormalization  bool
+	CFGTruncation     *float64
 	Eta               float64
 	ClipSkip          int
 	MaxSequenceLength int
-	// NumImagesPerPrompt pictures are made of each prompt.
+	// SDXL's micro-conditioning, each (height, width) or (top, left).
+	OriginalSize, CropsCoordsTopLeft, TargetSize                         *[2]int
+	NegativeOriginalSize, NegativeCropsCoordsTopLeft, NegativeTargetSize *[2]int
+	// NumImagesPerPrompt pictures (videos) are made of each prompt.
 	NumImagesPerPrompt int
+	// Image is the picture to start from, with Strength between 0 (as it is) and 1 (noise alone).
+	Image    *Image
+	Strength *float64
+	// VAETiling decodes (and encodes) in tiles, as diffusers' enable_tiling. VAESlicing, a picture at a time, is what is always done.
+	VAETiling, VAESlicing bool
 	// Seed of the first picture; picture k has seed Seed+k (see Noise).
 	Seed uint64
 	// Latents replaces the start noise; it means what diffusers' latents= argument means for the pipeline.
@@ -38,6 +56,8 @@ type Request struct {
 
 	// Progress is called after each step.
 	Progress func(step, steps int)
+	// Encoded, when set, is given the embeddings before they are used.
+	Encoded func(Embeds)
 	// Warn is told what was changed or cut.
 	Warn func(format string, args ...any)
 	// Observe, when set, is given intermediate tensors by the names of the reference ("step_latents", "vae_in"): tests use it. Reading
@@ -61,6 +81,10 @@ type Image struct {
 // Output is what Generate made.
 type Output struct {
 	Images []Image
+	// Frames is the length of a video, whose frames follow one another in Images; 0 for pictures.
+	Frames int
+	// FPS is the number of frames a second that a video is meant for; 0 leaves it to whoever writes it.
+	FPS float64
 	// Params are the parameters that made each picture, for the file's metadata.
 	Params []Params
 }
@@ -91,27 +115,96 @@ func (r *Request) observe(name string, t HostTensor) {
 	}
 }
 
+// Prompts is the number of prompts.
+func (r *Request) Prompts() int {
+	if r.PromptEmbeds != nil {
+		return r.PromptEmbeds.rows()
+	}
+	return len(r.Prompt)
+}
+
 // Batch is the number of pictures.
-func (r *Request) Batch() int { return len(r.Prompt) * max(1, r.NumImagesPerPrompt) }
+func (r *Request) Batch() int { return r.Prompts() * max(1, r.NumImagesPerPrompt) }
+
+// arguments has the arguments that not every pipeline takes, by their names in diffusers, and whether a request gives them.
+var arguments = []struct {
+	name  string
+	given func(r *Request) bool
+}{
+	{"prompt_2", func(r *Request) bool { return len(r.Prompt2) > 0 }},
+	{"prompt_3", func(r *Request) bool { return len(r.Prompt3) > 0 }},
+	{"negative_prompt", func(r *Request) bool { return len(r.NegativePrompt) > 0 }},
+	{"negative_prompt_2", func(r *Request) bool { return len(r.NegativePrompt2) > 0 }},
+	{"negative_prompt_3", func(r *Request) bool { return len(r.NegativePrompt3) > 0 }},
+	{"num_frames", func(r *Request) bool { return r.NumFrames != 0 }},
+	{"sigmas", func(r *Request) bool { return len(r.Sigmas) > 0 }},
+	{"timesteps", func(r *Request) bool { return len(r.Timesteps) > 0 }},
+	{"guidance_scale_2", func(r *Request) bool { return r.GuidanceScale2 != nil }},
+	{"true_cfg_scale", func(r *Request) bool { return r.TrueCFGScale != nil }},
+	{"guidance_rescale", func(r *Request) bool { return r.GuidanceRescale != 0 }},
+	{"cfg_normalization", func(r *Request) bool { return r.CFGNormalization }},
+	{"cfg_truncation", func(r *Request) bool { return r.CFGTruncation != nil }},
+	{"eta", func(r *Request) bool { return r.Eta != 0 }},
+	{"clip_skip", func(r *Request) bool { return r.ClipSkip != 0 }},
+	{"max_sequence_length", func(r *Request) bool { return r.MaxSequenceLength != 0 }},
+	{"original_size", func(r *Request) bool { return r.OriginalSize != nil }},
+	{"crops_coords_top_left", func(r *Request) bool { return r.CropsCoordsTopLeft != nil }},
+	{"target_size", func(r *Request) bool { return r.TargetSize != nil }},
+	{"negative_original_size", func(r *Request) bool { return r.NegativeOriginalSize != nil }},
+	{"negative_crops_coords_top_left", func(r *Request) bool { return r.NegativeCropsCoordsTopLeft != nil }},
+	{"negative_target_size", func(r *Request) bool { return r.NegativeTargetSize != nil }},
+	{"image", func(r *Request) bool { return r.Image != nil }},
+	{"strength", func(r *Request) bool { return r.Strength != nil }},
+	{"vae_tiling", func(r *Request) bool { return r.VAETiling }},
+}
+
+// refuse finds the arguments that a request gives and that the pipeline's __call__ does not have. It is called before defaults are filled in.
+func refuse(r *Request, class string, has ...string) []error {
+	var errs []error
+	for _, a := range arguments {
+		if a.given(r) && !slices.Contains(has, a.name) {
+			errs = append(errs, fmt.Errorf("%s: %s has no such argument; of those that not every pipeline has it takes %s", a.name, class, strings.Join(has, ", ")))
+		}
+	}
+	for _, name := range has {
+		if !slices.ContainsFunc(arguments, func(a struct {
+			name  string
+			given func(r *Request) bool
+		},
+		) bool {
+			return a.name == name
+		}) {
+			panic("BUG: argument " + name + " is in no table")
+		}
+	}
+	return errs
+}
 
 // check finds what is wrong with a request whatever the pipeline.
 func (r *Request) check() error {
 	var errs []error
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if len(r.Prompt) == 0 {
+	if r.PromptEmbeds != nil {
+		if n := len(r.Prompt); n > 0 && n != r.Prompts() {
+			add("prompt: %d texts beside prompt_embeds for %d prompts; leave them out, or give one each", n, r.Prompts())
+		}
+	} else if len(r.Prompt) == 0 {
 		add("prompt: none given; give --prompt TEXT (an empty text is allowed)")
 	}
 	for _, l := range []struct {
 		name string
 		list []string
-	}{{"prompt", r.Prompt}, {"prompt_2", r.Prompt2}, {"negative_prompt", r.NegativePrompt}, {"negative_prompt_2", r.NegativePrompt2}} {
+	}{
+		{"prompt", r.Prompt}, {"prompt_2", r.Prompt2}, {"prompt_3", r.Prompt3},
+		{"negative_prompt", r.NegativePrompt}, {"negative_prompt_2", r.NegativePrompt2}, {"negative_prompt_3", r.NegativePrompt3},
+	} {
 		for i, s := range l.list {
 			if !utf8.ValidString(s) {
 				add("%s: text %d is not valid UTF-8 (%q); give UTF-8 text", l.name, i, s)
 			}
 		}
-		if n := len(l.list); n > 1 && n != len(r.Prompt) {
-			add("%s: %d texts for %d prompts; give one for all or one a prompt", l.name, n, len(r.Prompt))
+		if n := len(l.list); n > 1 && n != r.Prompts() {
+			add("%s: %d texts for %d prompts; give one for all or one a prompt", l.name, n, r.Prompts())
 		}
 	}
 	if r.NumInferenceSteps < 1 && len(r.Sigmas) == 0 && len(r.Timesteps) == 0 {
@@ -128,11 +221,21 @@ func (r *Request) check() error {
 			add("%s: found %v, wanted a finite number", name, v)
 		}
 	}
-	if r.GuidanceScale != nil {
-		finite("guidance_scale", *r.GuidanceScale)
+	for name, v := range map[string]*float64{
+		"guidance_scale": r.GuidanceScale, "guidance_scale_2": r.GuidanceScale2, "true_cfg_scale": r.TrueCFGScale, "cfg_truncation": r.CFGTruncation,
+	} {
+		if v != nil {
+			finite(name, *v)
+		}
 	}
-	if r.TrueCFGScale != nil {
-		finite("true_cfg_scale", *r.TrueCFGScale)
+	if v := r.Strength; v != nil && !(*v >= 0 && *v <= 1) {
+		add("strength: found %v, wanted 0 to 1", *v)
+	}
+	if r.Strength != nil && r.Image == nil {
+		add("strength: given without an image to start from; give --image FILE")
+	}
+	if v := r.Image; v != nil && (v.Height < 1 || v.Width < 1 || len(v.RGB) != 3*v.Height*v.Width) {
+		add("image: found %d bytes for %dx%d, wanted height x width x 3", len(v.RGB), v.Height, v.Width)
 	}
 	finite("guidance_rescale", r.GuidanceRescale)
 	finite("eta", r.Eta)

@@ -78,7 +78,7 @@ func TestRequestErrors(t *testing.T) {
 		},
 		{
 			"arguments of others", sd, func(r *Request) { r.MaxSequenceLength, r.TrueCFGScale, r.Prompt2 = 77, ptr(2.0), []string{"x"} },
-			[]string{"max_sequence_length: StableDiffusionPipeline has no", "true_cfg_scale: StableDiffusionPipeline has no", "prompt_2: StableDiffusionPipeline has one"},
+			[]string{"max_sequence_length: StableDiffusionPipeline has no", "true_cfg_scale: StableDiffusionPipeline has no", "prompt_2: StableDiffusionPipeline has no"},
 		},
 		{"latents", sd, func(r *Request) { r.Latents = &HostTensor{Shape: f32(1, 4, 8, 12)} }, nil},
 		{

@@ -3,7 +3,6 @@ package pipelines
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	ml "github.com/gomlx/gomlx/core/graph"
@@ -76,7 +75,10 @@ func sdSchedulerConfig(ck *checkpoint.Checkpoint, cfg *checkpoint.Config) {
 
 func (p *sdPipeline) Class() string { return "StableDiffusionPipeline" }
 
+func (p *sdPipeline) Scheduler() string { return p.scheduler.Class }
+
 func (p *sdPipeline) Defaults(r *Request) error {
+	errs := refuse(r, p.Class(), "negative_prompt", "sigmas", "timesteps", "guidance_rescale", "eta", "clip_skip")
 	scale := p.vae.ScaleFactor()
 	for _, side := range []struct {
 		v   *int
@@ -90,30 +92,21 @@ func (p *sdPipeline) Defaults(r *Request) error {
 	if r.GuidanceScale == nil {
 		r.GuidanceScale = ptr(7.5)
 	}
-	var errs []error
-	if r.MaxSequenceLength != 0 {
-		errs = append(errs, errors.New("max_sequence_length: StableDiffusionPipeline has no such argument"))
-	}
-	if r.TrueCFGScale != nil {
-		errs = append(errs, errors.New("true_cfg_scale: StableDiffusionPipeline has no such argument; guidance_scale is what it has"))
-	}
-	if len(r.Prompt2) > 0 || len(r.NegativePrompt2) > 0 {
-		errs = append(errs, errors.New("prompt_2: StableDiffusionPipeline has one text encoder; give prompt"))
-	}
 	if r.ClipSkip >= p.clip.Layers {
 		errs = append(errs, fmt.Errorf("clip_skip: found %d, wanted less than the text encoder's %d layers", r.ClipSkip, p.clip.Layers))
 	}
 	if r.Eta > 0 && p.scheduler.Class != "DDIMScheduler" {
 		r.warn("eta has no effect: it is DDIMScheduler's, and the scheduler is %s", p.scheduler.Class)
 	}
-	if r.GuidanceRescale > 0 && *r.GuidanceScale <= 1 {
-		r.warn("guidance_rescale has no effect: guidance_scale is %g; give one above 1", *r.GuidanceScale)
+	if *r.GuidanceScale <= 1 {
+		warnUnguided(r)
 	}
-	if len(r.NegativePrompt) > 0 && *r.GuidanceScale <= 1 {
-		r.warn("negative_prompt has no effect: guidance_scale is %g; give one above 1", *r.GuidanceScale)
+	embeds := map[string][]int{"prompt_embeds": {p.clip.MaxPositions, p.clip.HiddenSize}}
+	if p.kind(r) != plain {
+		embeds["negative_prompt_embeds"] = embeds["prompt_embeds"]
 	}
 	dims := []int{r.Batch(), p.unet.InChannels, r.Height / scale, r.Width / scale}
-	if err := joinErrors(append(errs, r.check(), p.CheckSizes(p.Sizes(r)), checkLatents(r, dims...))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, dims...))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r)
@@ -148,22 +141,23 @@ type sdPrograms struct {
 
 func (p *sdPipeline) programs(s Sizes, clipSkip int) *sdPrograms {
 	h, w := s.Height/p.vae.ScaleFactor(), s.Width/p.vae.ScaleFactor()
+	encode, denoise, decode := p.opts.DTypeFor("text_encoder"), p.opts.DTypeFor("unet"), p.opts.DTypeFor("vae")
 	text := func(skip int) *Program {
 		return &Program{
-			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.clip.MaxPositions, Outputs: []string{"last_hidden_state"}, ClipSkip: skip}, p.opts.DType),
-			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %v last_hidden_state clip_skip=%d", p.clip.MaxPositions, graph.DTypeName(p.opts.DType), skip),
+			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.clip.MaxPositions, Outputs: []string{"last_hidden_state"}, ClipSkip: skip}, encode),
+			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %v last_hidden_state clip_skip=%d", p.clip.MaxPositions, graph.DTypeName(encode), skip),
 		}
 	}
 	ps := &sdPrograms{
 		encoder: text(0),
 		unet: &Program{
-			Network:   unet2d.New(p.unet, unet2d.Sizes{Batch: s.Batch, Height: h, Width: w, SequenceLength: p.clip.MaxPositions, DType: p.opts.DType}),
-			Component: "unet", Spec: fmt.Sprintf("%dx%dx%d, %d text tokens, %v", s.Batch, h, w, p.clip.MaxPositions, graph.DTypeName(p.opts.DType)),
+			Network:   unet2d.New(p.unet, unet2d.Sizes{Batch: s.Batch, Height: h, Width: w, SequenceLength: p.clip.MaxPositions, DType: denoise}),
+			Component: "unet", Stage: StageDenoise, Spec: fmt.Sprintf("%dx%dx%d, %d text tokens, %v", s.Batch, h, w, p.clip.MaxPositions, graph.DTypeName(denoise)),
 		},
 		unpack: p.unpackProgram(s.Batch, h, w),
 		decoder: &Program{
-			Network:   autoencoderkl.NewDecoder(p.vae, autoencoderkl.Sizes{Batch: 1, Height: h, Width: w, DType: p.opts.DType}),
-			Component: "vae", Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", h, w, graph.DTypeName(p.opts.DType)),
+			Network:   autoencoderkl.NewDecoder(p.vae, autoencoderkl.Sizes{Batch: 1, Height: h, Width: w, DType: decode}),
+			Component: "vae", Stage: StageDecode, Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", h, w, graph.DTypeName(decode)),
 		},
 	}
 	ps.skipping = ps.encoder
@@ -180,9 +174,9 @@ func (p *sdPipeline) unpackProgram(b, h, w int) *Program {
 		n.Outputs = append(n.Outputs, fmt.Sprintf("latents%d", k))
 	}
 	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
-		return unscale(in["latents"], p.vae, p.opts.DType)
+		return unscale(in["latents"], p.vae, p.opts.DTypeFor("vae"))
 	}
-	return &Program{Network: n, Spec: fmt.Sprintf("%dx%dx%d %v", b, h, w, graph.DTypeName(p.opts.DType))}
+	return &Program{Network: n, Stage: StageDecode, Spec: fmt.Sprintf("%dx%dx%d %v", b, h, w, graph.DTypeName(p.opts.DTypeFor("vae")))}
 }
 
 func (p *sdPipeline) kind(r *Request) stepKind {
@@ -219,7 +213,7 @@ func (p *sdPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	}
 	out = append(out, ps.unet)
 	for _, k := range kinds {
-		out = append(out, stepProgram([]int{s.Batch, p.unet.InChannels, s.Height / scale, s.Width / scale}, schedule.Slots, k, p.opts.DType))
+		out = append(out, stepProgram([]int{s.Batch, p.unet.InChannels, s.Height / scale, s.Width / scale}, schedule.Slots, k, p.opts.DTypeFor("unet")))
 	}
 	return append(out, ps.unpack, ps.decoder), nil
 }
@@ -252,10 +246,39 @@ func (p *sdPipeline) Prepare(r *Request) error {
 	return p.encoder.check(r.Prompt, r.NegativePrompt)
 }
 
-func (p *sdPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*Output, error) {
+func (p *sdPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Embeds, error) {
 	if err := p.open(); err != nil {
 		return nil, err
 	}
+	ps, e := p.programs(p.Sizes(r), r.ClipSkip), Embeds{}
+	encode := func(name string, program *Program, text string) error {
+		out, err := p.encoder.encode(ctx, ex, r, program, text)
+		if err != nil {
+			return err
+		}
+		e.add(name, out["last_hidden_state"], p.clip.MaxPositions, p.clip.HiddenSize)
+		r.observe(name, hostFloats(out["last_hidden_state"], 1, p.clip.MaxPositions, p.clip.HiddenSize))
+		return nil
+	}
+	for _, text := range r.Prompt {
+		if err := encode("prompt_embeds", ps.skipping, text); err != nil {
+			return nil, err
+		}
+	}
+	if p.kind(r) == plain {
+		return e, nil
+	}
+	for i := range r.Prompt {
+		// clip_skip is for the prompt alone: encode_prompt takes the negative one's last hidden state.
+		text, _ := textFor(r.NegativePrompt, i)
+		if err := encode("negative_prompt_embeds", ps.encoder, text); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+func (p *sdPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
 	s := p.Sizes(r)
 	ps := p.programs(s, r.ClipSkip)
 	kind := p.kind(r)
@@ -265,39 +288,22 @@ func (p *sdPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*Ou
 	if err != nil {
 		return nil, err
 	}
-
-	text := []int{p.clip.MaxPositions, p.clip.HiddenSize}
-	encodeAll := func(name string, program *Program, of func(i int) string) (Tensor, error) {
-		var rows [][]float32
-		for i := range r.Prompt {
-			out, err := p.encoder.encode(ctx, ex, r, program, of(i))
-			if err != nil {
-				return nil, err
-			}
-			rows = append(rows, out["last_hidden_state"])
-			r.observe(name, hostFloats(out["last_hidden_state"], 1, text[0], text[1]))
-		}
-		return batch(ex, rows, r.NumImagesPerPrompt, p.opts.DType, text...)
-	}
-	embeds, err := encodeAll("prompt_embeds", ps.skipping, func(i int) string { return r.Prompt[i] })
-	if err != nil {
+	fixed := tensors{}
+	defer fixed.free()
+	if fixed["embeds"], err = e.put(ex, p.opts, "unet", "prompt_embeds", r.NumImagesPerPrompt); err != nil {
 		return nil, err
 	}
-	defer embeds.Free()
-	var negative Tensor
 	if kind != plain {
-		// clip_skip is for the prompt alone: encode_prompt takes the negative one's last hidden state.
-		negative, err = encodeAll("negative_prompt_embeds", ps.encoder, func(i int) string { t, _ := textFor(r.NegativePrompt, i); return t })
-		if err != nil {
+		if fixed["negative"], err = e.put(ex, p.opts, "unet", "negative_prompt_embeds", r.NumImagesPerPrompt); err != nil {
 			return nil, err
 		}
-		defer negative.Free()
 	}
-	ex.Release("text_encoder")
-
 	gens := newGenerators(r.Seed, s.Batch)
 	draw := func() []float32 { return gens.randn(dims[1:]...) }
-	l := &loop{ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind, scale: *r.GuidanceScale, dtype: p.opts.DType, component: "unet"}
+	l := &loop{
+		ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind, scaleAt: constant(*r.GuidanceScale),
+		dtype: p.opts.DTypeFor("unet"), component: "unet",
+	}
 	if r.Latents != nil {
 		l.latents = float32s(r.Latents.Data)
 	} else {
@@ -313,33 +319,33 @@ func (p *sdPipeline) Generate(ctx context.Context, ex Executor, r *Request) (*Ou
 			out, err := ex.Run(ctx, ps.unet, map[string]Tensor{"sample": input, "timestep": ts, "encoder_hidden_states": embeds})
 			return out["sample"], err
 		}
-		if cond, err = call(embeds); err != nil || kind == plain {
+		if cond, err = call(fixed["embeds"]); err != nil || kind == plain {
 			return cond, nil, err
 		}
-		if uncond, err = call(negative); err != nil {
+		if uncond, err = call(fixed["negative"]); err != nil {
 			cond.Free()
 		}
 		return cond, uncond, err
 	}
-	images, err := l.pictures(ctx, ps.unpack, ps.decoder, s)
-	if err != nil {
-		return nil, err
+	return l.run(ctx)
+}
+
+func (p *sdPipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
+	s := p.Sizes(r)
+	ps := p.programs(s, r.ClipSkip)
+	return decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s)
+}
+
+func (p *sdPipeline) Extra(r *Request, _ int) map[string]any {
+	extra := map[string]any{}
+	if r.ClipSkip > 0 {
+		extra["clip_skip"] = r.ClipSkip
 	}
-	out := &Output{Images: images, Params: describe(r, p.Class(), p.scheduler.Class)}
-	for k := range out.Params {
-		extra := map[string]any{}
-		if r.ClipSkip > 0 {
-			extra["clip_skip"] = r.ClipSkip
-		}
-		if r.GuidanceRescale > 0 {
-			extra["guidance_rescale"] = r.GuidanceRescale
-		}
-		if r.Eta > 0 {
-			extra["eta"] = r.Eta
-		}
-		if len(extra) > 0 {
-			out.Params[k].Extra = extra
-		}
+	if r.GuidanceRescale > 0 {
+		extra["guidance_rescale"] = r.GuidanceRescale
 	}
-	return out, nil
+	if r.Eta > 0 {
+		extra["eta"] = r.Eta
+	}
+	return extra
 }

@@ -77,7 +77,7 @@ func stepProgram(latents []int, slots int, kind stepKind, dtype graph.DType) *Pr
 		}
 		return res
 	}
-	p := &Program{Network: n, Spec: fmt.Sprintf("%v slots=%d %v %v", latents, slots, kind, graph.DTypeName(dtype))}
+	p := &Program{Network: n, Stage: StageDenoise, Spec: fmt.Sprintf("%v slots=%d %v %v", latents, slots, kind, graph.DTypeName(dtype))}
 	donated := scheduler.StepDonations(slots)
 	for _, in := range n.Inputs {
 		if _, ok := donated[in.Name]; ok {

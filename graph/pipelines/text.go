@@ -3,9 +3,11 @@ package pipelines
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"precast/graph"
 	"precast/graph/tokenizer"
+	"precast/graph/trace"
 )
 
 // textEncoder runs one tokenizer and the text encoder behind it, a prompt at a time: one program serves any number of prompts.
@@ -45,7 +47,7 @@ func (e *textEncoder) check(lists ...[]string) error {
 	return nil
 }
 
-// encode runs the program on one prompt and returns the results by name, in float32.
+// encode runs the program on one prompt (with its attention mask, where the program takes one) and returns the results by name, in float32.
 func (e *textEncoder) encode(ctx context.Context, ex Executor, req *Request, p *Program, text string) (map[string][]float32, error) {
 	enc, err := e.tokens(text)
 	if err != nil {
@@ -56,12 +58,17 @@ func (e *textEncoder) encode(ctx context.Context, ex Executor, req *Request, p *
 	}
 	ids := HostTensor{Shape: shape(int32Type, 1, e.length), Data: int32Bytes(enc.IDs)}
 	req.observe(e.component+"/in/input_ids", ids)
-	in, err := ex.Put(ids.Shape, ids.Data)
-	if err != nil {
+	in := tensors{}
+	defer in.free()
+	if in["input_ids"], err = ex.Put(ids.Shape, ids.Data); err != nil {
 		return nil, err
 	}
-	defer in.Free()
-	out, err := ex.Run(ctx, p, map[string]Tensor{"input_ids": in})
+	if slices.ContainsFunc(p.Inputs, func(i trace.Input) bool { return i.Name == "attention_mask" }) {
+		if in["attention_mask"], err = ex.Put(ids.Shape, int32Bytes(enc.Mask)); err != nil {
+			return nil, err
+		}
+	}
+	out, err := ex.Run(ctx, p, in)
 	if err != nil {
 		return nil, err
 	}
@@ -89,20 +96,8 @@ func batch(ex Executor, rows [][]float32, perPrompt int, dtype graph.DType, dims
 	return put(ex, dtype, all, append([]int{len(rows) * perPrompt}, dims...)...)
 }
 
-// pictures runs the loop and decodes what it gives, letting go of each component behind it.
-func (l *loop) pictures(ctx context.Context, unpack, decoder *Program, s Sizes) ([]Image, error) {
-	latents, err := l.run(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l.ex.Release(l.component)
-	images, err := decodeImages(ctx, l.ex, l.req, unpack, decoder, latents, s.Batch, s.Height, s.Width)
-	l.ex.Release(decoder.Component)
-	return images, err
-}
-
-// decodeImages runs the decoder on one picture's latents after the other.
-func decodeImages(ctx context.Context, ex Executor, req *Request, unpack, decoder *Program, latents Tensor, pictures, h, w int) ([]Image, error) {
+// decodeImages unpacks latents, which it frees, and runs the decoder on one picture's latents after the other.
+func decodeImages(ctx context.Context, ex Executor, req *Request, unpack, decoder *Program, latents Tensor, s Sizes) ([]Image, error) {
 	out, err := ex.Run(ctx, unpack, map[string]Tensor{"latents": latents})
 	latents.Free()
 	if err != nil {
@@ -114,7 +109,7 @@ func decodeImages(ctx context.Context, ex Executor, req *Request, unpack, decode
 		}
 	}()
 	var images []Image
-	for k := range pictures {
+	for k := range s.Batch {
 		z := out[fmt.Sprintf("latents%d", k)]
 		if err := observeTensor(ctx, req, "vae_in", z); err != nil {
 			return nil, err
@@ -129,8 +124,8 @@ func decodeImages(ctx context.Context, ex Executor, req *Request, unpack, decode
 		if err != nil {
 			return nil, err
 		}
-		req.observe("vae_out", hostFloats(v, 1, 3, h, w))
-		images = append(images, toImage(v, h, w))
+		req.observe("vae_out", hostFloats(v, 1, 3, s.Height, s.Width))
+		images = append(images, toImage(v, s.Height, s.Width))
 	}
 	return images, nil
 }
