@@ -1,4 +1,5 @@
-// Package t5 has T5's encoder (transformers, models/t5/modeling_t5.py; https://arxiv.org/abs/1910.10683).
+// Package t5 has the encoders of T5 (transformers, models/t5/modeling_t5.py; https://arxiv.org/abs/1910.10683) and UMT5
+// (models/umt5/modeling_umt5.py; https://arxiv.org/abs/2304.09151).
 package t5
 
 import (
@@ -8,7 +9,8 @@ import (
 	"precast/graph/nn"
 )
 
-// Config has the sizes of a T5EncoderModel, the fields of T5Config (transformers, models/t5/configuration_t5.py) that its forward pass uses.
+// Config has the sizes of a T5EncoderModel or UMT5EncoderModel, the fields of T5Config and UMT5Config (transformers,
+// models/t5/configuration_t5.py, models/umt5/configuration_umt5.py) that the forward pass uses.
 type Config struct {
 	VocabSize int
 	Model     int // d_model, the width of the stream
@@ -23,23 +25,30 @@ type Config struct {
 	// Act names the activation of the feed-forward blocks; Gated says that it gates a second projection.
 	Act   string
 	Gated bool
+	// BiasEach says that each block has a table of the position bias of its own, as in UMT5; in T5 the first block's serves all.
+	BiasEach bool
 }
 
 // ParseConfig reads a text encoder's config.json. Its error lists every bad field.
 func ParseConfig(c *checkpoint.Config) (Config, error) {
+	def := Config{VocabSize: 32128, FF: 2048, Layers: 6, Heads: 8, Act: "relu"}
+	if c.String("model_type", "") == "umt5" || strings.HasPrefix(c.Class(), "UMT5") {
+		def = Config{VocabSize: 250112, FF: 1024, Layers: 8, Heads: 6, Act: "gated-gelu", BiasEach: true}
+	}
 	cfg := Config{
-		VocabSize:   c.PositiveInt("vocab_size", 32128),
+		VocabSize:   c.PositiveInt("vocab_size", def.VocabSize),
 		Model:       c.PositiveInt("d_model", 512),
 		KV:          c.PositiveInt("d_kv", 64),
-		FF:          c.PositiveInt("d_ff", 2048),
-		Layers:      c.PositiveInt("num_layers", 6),
-		Heads:       c.PositiveInt("num_heads", 8),
+		FF:          c.PositiveInt("d_ff", def.FF),
+		Layers:      c.PositiveInt("num_layers", def.Layers),
+		Heads:       c.PositiveInt("num_heads", def.Heads),
 		Buckets:     c.PositiveInt("relative_attention_num_buckets", 32),
 		MaxDistance: c.PositiveInt("relative_attention_max_distance", 128),
 		Eps:         c.PositiveFloat("layer_norm_epsilon", 1e-6),
+		BiasEach:    def.BiasEach,
 	}
 	// dense_act_fn and is_gated_act are derived from feed_forward_proj, whatever the file says.
-	proj := c.String("feed_forward_proj", "relu")
+	proj := c.String("feed_forward_proj", def.Act)
 	cfg.Act, cfg.Gated = strings.CutPrefix(proj, "gated-")
 	if proj == "gated-gelu" {
 		cfg.Act = "gelu_new"

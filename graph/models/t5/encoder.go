@@ -19,8 +19,10 @@ const (
 	EmbedTokensKey = "encoder.embed_tokens"
 )
 
-// biasTable is the module, below encoder, that has the table of the position bias.
-const biasTable = "block.0.layer.0.SelfAttention.relative_attention_bias"
+// biasTable is the module, below encoder, that has a block's table of the position bias.
+func biasTable(block int) string {
+	return fmt.Sprintf("block.%d.layer.0.SelfAttention.relative_attention_bias", block)
+}
 
 // EmbeddingKey returns the key that a checkpoint has the token embedding under; has tells which tensors there are. Where
 // there is none it is SharedKey, so that the loader reports that one as missing.
@@ -39,10 +41,16 @@ type Options struct {
 	Length int // tokens
 	// EmbeddingKey is SharedKey (also where empty) or EmbedTokensKey.
 	EmbeddingKey string
+	// Mask adds the input attention_mask. Without it padding is attended to.
+	Mask bool
 }
 
-// New returns T5EncoderModel without an attention mask, as FLUX.1 calls it: padding is attended to. Its input is
-// input_ids [B, L] int32, its output last_hidden_state [B, L, d_model].
+// New returns T5EncoderModel, or UMT5EncoderModel where cfg is one's. Its inputs are
+//
+//	input_ids       [B, L] int32
+//	attention_mask  [B, L] int32, 0 at padding; only with Options.Mask
+//
+// and its output is last_hidden_state [B, L, d_model], also at padding. FLUX.1 and Stable Diffusion 3 give no mask, Wan does.
 func New(cfg Config, o Options, dtype graph.DType) trace.Network {
 	if o.Name == "" {
 		o.Name = "text_encoder_2"
@@ -50,30 +58,70 @@ func New(cfg Config, o Options, dtype graph.DType) trace.Network {
 	if o.EmbeddingKey == "" {
 		o.EmbeddingKey = SharedKey
 	}
-	return trace.Network{
+	ids := shapes.Make(dtypes.Int32, o.Batch, o.Length)
+	n := trace.Network{
 		Name:    o.Name,
 		Class:   "T5EncoderModel",
 		DType:   dtype,
-		Inputs:  []trace.Input{{Name: "input_ids", Shape: shapes.Make(dtypes.Int32, o.Batch, o.Length)}},
+		Inputs:  []trace.Input{{Name: "input_ids", Shape: ids}},
 		Outputs: []string{"last_hidden_state"},
 		Build: func(c *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
-			x := nn.Embedding(c, o.EmbeddingKey, in["input_ids"], cfg.VocabSize, cfg.Model)
-			defer c.Enter("encoder")()
-			// Only the first block has the table; its bias serves all.
-			bias := PositionBias(c, biasTable, cfg, o.Length)
-			for i := range cfg.Layers {
-				x = Block(c, fmt.Sprintf("block.%d", i), cfg, x, bias)
-			}
-			return []*ml.Node{nn.RMSNorm(c, "final_layer_norm", x, cfg.Eps)}
+			return []*ml.Node{encoder(c, cfg, o, in["input_ids"], in["attention_mask"])}
 		},
 	}
+	if cfg.BiasEach {
+		n.Class = "UMT5EncoderModel"
+	}
+	if o.Mask {
+		n.Inputs = append(n.Inputs, trace.Input{Name: "attention_mask", Shape: ids})
+	}
+	return n
 }
 
-// Block is T5Block of an encoder: x [B, L, C] and the position bias [1, H, L, L] -> [B, L, C].
+func encoder(c *trace.Ctx, cfg Config, o Options, ids, attention *ml.Node) *ml.Node {
+	x := nn.Embedding(c, o.EmbeddingKey, ids, cfg.VocabSize, cfg.Model)
+	if x.DType() == dtypes.Float16 {
+		// Feed-forward blocks give float32 then (see feedForward), and so the stream is float32 from the first on.
+		x = ml.ConvertDType(x, dtypes.Float32)
+	}
+	defer c.Enter("encoder")()
+	var keep, bias *ml.Node
+	if attention != nil {
+		keep = nn.KeepKeys(attention)
+	}
+	for i := range cfg.Layers {
+		if i == 0 || cfg.BiasEach {
+			bias = maskBias(PositionBias(c, biasTable(i), cfg, o.Length), keep)
+		}
+		x = Block(c, fmt.Sprintf("block.%d", i), cfg, x, bias)
+	}
+	return nn.RMSNorm(c, "final_layer_norm", x, cfg.Eps)
+}
+
+// maskBias puts the lowest number in place of the bias [1, H, L, L] at keys that are not in keep [B, 1, 1, L] -> [B, H, L, L]. Where keep is
+// nil the bias stays as it is.
+func maskBias(bias, keep *ml.Node) *ml.Node {
+	if keep == nil {
+		return bias
+	}
+	dims := bias.Shape().Clone().Dimensions
+	dims[0] = keep.Shape().Dim(0)
+	bias = ml.ConvertDType(bias, dtypes.Float32)
+	return ml.Where(ml.BroadcastToDims(keep, dims...), ml.BroadcastToDims(bias, dims...),
+		ml.BroadcastToDims(ml.Scalar(bias.Graph(), dtypes.Float32, -math.MaxFloat32), dims...))
+}
+
+// Block is T5Block or UMT5Block of an encoder: x [B, L, C] and the position bias [1 or B, H, L, L], which holds the mask too -> [B, L, C]. x is
+// in the compute dtype, or float32 where that is float16.
 func Block(c *trace.Ctx, name string, cfg Config, x, bias *ml.Node) *ml.Node {
 	defer c.Enter(name)()
-	x = finite(ml.Add(x, selfAttention(c, "layer.0", cfg, x, bias)))
-	return finite(ml.Add(x, feedForward(c, "layer.1", cfg, x)))
+	x = addTo(x, selfAttention(c, "layer.0", cfg, x, bias))
+	return addTo(x, feedForward(c, "layer.1", cfg, x))
+}
+
+// addTo adds a branch to the stream, in the stream's dtype.
+func addTo(stream, branch *ml.Node) *ml.Node {
+	return ml.Add(stream, ml.ConvertDType(branch, stream.DType()))
 }
 
 func selfAttention(c *trace.Ctx, name string, cfg Config, x, bias *ml.Node) *ml.Node {
@@ -102,15 +150,13 @@ func feedForward(c *trace.Ctx, name string, cfg Config, x *ml.Node) *ml.Node {
 	} else {
 		h = act(nn.Linear(c, "wi", x, cfg.FF, false))
 	}
-	return nn.Linear(c, "wo", h, cfg.Model, false)
-}
-
-// finite clamps a float16 stream to the range of the dtype, which T5's activations leave; other dtypes pass.
-func finite(x *ml.Node) *ml.Node {
-	if x.DType() != dtypes.Float16 {
-		return x
+	// T5's values leave the range of float16 here, so transformers keeps this weight in float32 then, and only then
+	// (_keep_in_fp32_modules, modeling_t5.py and modeling_utils.py).
+	wide := c.DType
+	if wide == dtypes.Float16 {
+		wide = dtypes.Float32
 	}
-	return ml.ClipScalar(x, -65504, 65504)
+	return nn.LinearAs(c, wide, "wo", h, cfg.Model, false)
 }
 
 // PositionBias is the additive attention bias [1, H, n, n] of n positions from the table weight [buckets, H].
