@@ -67,15 +67,6 @@ func AdaLayerNormZero(c *trace.Ctx, name string, x, emb *ml.Node) (y, gateMSA, s
 	return y, p[2], p[3], p[4], p[5]
 }
 
-// SD35AdaLayerNormZeroX is AdaLayerNormZero for a block with two attentions (diffusers, models/normalization.py): the projection "linear" goes to 9 n, and
-// the normalised x is modulated a second time, to y2 with gateMSA2, for the second of them.
-func SD35AdaLayerNormZeroX(c *trace.Ctx, name string, x, emb *ml.Node) (y, gateMSA, shiftMLP, scaleMLP, gateMLP, y2, gateMSA2 *ml.Node) {
-	defer enter(c, name)()
-	p := ml.Split(Linear(c, "linear", SiLU(emb), 9*x.Shape().Dim(-1), true), 1, 9)
-	h := LayerNorm(c, "norm", x, 1e-6, false)
-	return Modulate(h, p[1], p[0]), p[2], p[3], p[4], p[5], Modulate(h, p[7], p[6]), p[8]
-}
-
 // AdaLayerNormZeroSingle is AdaLayerNormZero with shift, scale and gate for one branch only: x [B, L, n], emb [B, m] -> the modulated x
 // and the gate [B, n]. The projection "linear" goes to 3 n. (diffusers, models/normalization.py)
 func AdaLayerNormZeroSingle(c *trace.Ctx, name string, x, emb *ml.Node) (y, gate *ml.Node) {
