@@ -27,6 +27,8 @@ type TimestepsConfig struct {
 	DownscaleFreqShift float64
 	// MaxPeriod is the longest period, 10000 where it is 0.
 	MaxPeriod float64
+	// Scale multiplies the product of timestep and frequency, 1 where it is 0.
+	Scale float64
 }
 
 // Timesteps is the sinusoidal embedding of diffusers' Timesteps (models/embeddings.py, get_timestep_embedding): t [N] -> [N, Channels] in
@@ -39,6 +41,9 @@ func Timesteps(t *ml.Node, cfg TimestepsConfig) *ml.Node {
 	arg := ml.Mul(
 		ml.InsertAxes(toDType(t, dtypes.Float32), -1),
 		ml.InsertAxes(ml.Const(t.Graph(), timestepFrequencies(half, cfg.DownscaleFreqShift, cfg.MaxPeriod)), 0))
+	if cfg.Scale != 0 {
+		arg = ml.MulScalar(arg, cfg.Scale)
+	}
 	parts := []*ml.Node{ml.Sin(arg), ml.Cos(arg)}
 	if cfg.FlipSinToCos {
 		parts[0], parts[1] = parts[1], parts[0]
@@ -68,7 +73,16 @@ func timestepFrequencies(half int, shift, maxPeriod float64) []float32 {
 // TimestepEmbedding is the two-layer perceptron of the same name in diffusers (models/embeddings.py): x [N, in] -> linear_1 -> SiLU ->
 // linear_2 -> [N, out], both layers out wide. PixArtAlphaTextProjection with act_fn "silu" is the same. x is converted to the compute dtype.
 func TimestepEmbedding(c *trace.Ctx, name string, x *ml.Node, out int) *ml.Node {
+	return timestepEmbedding(c, name, x, out, true)
+}
+
+// TimestepEmbeddingNoBias is TimestepEmbedding with layers that have no bias (sample_proj_bias false).
+func TimestepEmbeddingNoBias(c *trace.Ctx, name string, x *ml.Node, out int) *ml.Node {
+	return timestepEmbedding(c, name, x, out, false)
+}
+
+func timestepEmbedding(c *trace.Ctx, name string, x *ml.Node, out int, bias bool) *ml.Node {
 	defer enter(c, name)()
-	h := Linear(c, "linear_1", toDType(x, c.DType), out, true)
-	return Linear(c, "linear_2", SiLU(h), out, true)
+	h := Linear(c, "linear_1", toDType(x, c.DType), out, bias)
+	return Linear(c, "linear_2", SiLU(h), out, bias)
 }
