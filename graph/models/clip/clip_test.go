@@ -52,6 +52,11 @@ func TestGoldenText(t *testing.T) {
 		{"tiny/sd2", "text_encoder", "a/text_encoder/0/in/input_ids", 0, both, "a/text_encoder/0/out/"},
 		{"tiny/sdxl", "text_encoder", "a/text_encoder/0/in/input_ids", 0, append(states, both...), "a/text_encoder/0/out/"},
 		{"tiny/sdxl", "text_encoder_2", "a/text_encoder_2/0/in/input_ids", 0, append(states, "text_embeds"), "a/text_encoder_2/0/out/"},
+		{"tiny/sdxl", "text_encoder_2", "a/text_encoder_2/1/in/input_ids", 0, []string{"hidden_states/2", "text_embeds"}, "a/text_encoder_2/1/out/"},
+		{"tiny/sd3", "text_encoder", "a/text_encoder/0/in/input_ids", 0, append(states, both[0], "text_embeds"), "a/text_encoder/0/out/"},
+		{"tiny/sd3", "text_encoder", "a/text_encoder/1/in/input_ids", 0, []string{"hidden_states/2", "text_embeds"}, "a/text_encoder/1/out/"},
+		{"tiny/sd3", "text_encoder_2", "a/text_encoder_2/0/in/input_ids", 0, append(states, both[0], "text_embeds"), "a/text_encoder_2/0/out/"},
+		{"tiny/sd3", "text_encoder_2", "a/text_encoder_2/1/in/input_ids", 0, []string{"hidden_states/2", "text_embeds"}, "a/text_encoder_2/1/out/"},
 		{"shapes-flux1", "text_encoder", "64x64.0.clip_ids", 0, both[1:], "64x64.0.pooled"},
 		{"shapes-flux1", "text_encoder", "64x96.3.clip_ids", 0, both[1:], "64x96.3.pooled"},
 	} {
@@ -72,18 +77,28 @@ func TestGoldenText(t *testing.T) {
 	}
 }
 
+// TestGoldenBlocks runs embeddings, first and last layer. The class with a projection has the level "text_model" in its module path.
 func TestGoldenBlocks(t *testing.T) {
-	for _, set := range []string{"tiny/flux1-dev", "tiny/flux1-schnell", "tiny/sd15"} {
-		t.Run(set, func(t *testing.T) {
-			ref := golden.Open(t, set)
-			cfg := parse(t, ref.Config("text_encoder"))
-			ref.Block("text_encoder", "text_encoder.embeddings", []string{"input_ids"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+	for _, tc := range []struct{ set, component, module string }{
+		{"tiny/flux1-dev", "text_encoder", "text_encoder."},
+		{"tiny/flux1-schnell", "text_encoder", "text_encoder."},
+		{"tiny/sd15", "text_encoder", "text_encoder."},
+		{"tiny/sd2", "text_encoder", "text_encoder."},
+		{"tiny/sdxl", "text_encoder", "text_encoder."},
+		{"tiny/sdxl", "text_encoder_2", "text_encoder_2.text_model."},
+		{"tiny/sd3", "text_encoder", "text_encoder.text_model."},
+		{"tiny/sd3", "text_encoder_2", "text_encoder_2.text_model."},
+	} {
+		t.Run(tc.set+"/"+tc.component, func(t *testing.T) {
+			ref := golden.Open(t, tc.set)
+			cfg := parse(t, ref.Config(tc.component))
+			ref.Block(tc.component, tc.module+"embeddings", []string{"input_ids"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
 				defer c.Enter("text_model")()
 				return []*ml.Node{Embeddings(c, cfg, in[0])}
 			})
 			for _, i := range []int{0, cfg.Layers - 1} {
 				layer := fmt.Sprintf("encoder.layers.%d", i)
-				ref.Block("text_encoder", "text_encoder."+layer, []string{"hidden_states"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
+				ref.Block(tc.component, tc.module+layer, []string{"hidden_states"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
 					defer c.Enter("text_model")()
 					return []*ml.Node{EncoderLayer(c, layer, cfg, in[0], nn.CausalMask(c.G, in[0].Shape().Dim(1)))}
 				})
