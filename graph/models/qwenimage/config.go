@@ -1,0 +1,73 @@
+// Package qwenimage has Qwen-Image's transformer (diffusers, models/transformers/transformer_qwenimage.py; https://arxiv.org/abs/2508.02324).
+package qwenimage
+
+import (
+	"slices"
+
+	"precast/graph/checkpoint"
+)
+
+// Config has the fields of QwenImageTransformer2DModel's config.json.
+type Config struct {
+	PatchSize   int
+	InChannels  int // of a token: a patch's
+	OutChannels int // of a latent pixel
+	Layers      int // transformer_blocks
+	HeadDim     int
+	Heads       int
+	JointDim    int // joint_attention_dim, the width of encoder_hidden_states
+	// RoPEAxes splits a head's channels among the three coordinates of a position.
+	RoPEAxes []int
+}
+
+// Dim is the width of the stream.
+func (c Config) Dim() int { return c.Heads * c.HeadDim }
+
+// ParseConfig reads a transformer's config.json. Its error lists every bad field.
+func ParseConfig(c *checkpoint.Config) (Config, error) {
+	cfg := Config{
+		PatchSize:  c.PositiveInt("patch_size", 2),
+		InChannels: c.PositiveInt("in_channels", 64),
+		Layers:     c.PositiveInt("num_layers", 60),
+		HeadDim:    c.PositiveInt("attention_head_dim", 128),
+		Heads:      c.PositiveInt("num_attention_heads", 24),
+		JointDim:   c.PositiveInt("joint_attention_dim", 3584),
+		RoPEAxes:   c.PositiveInts("axes_dims_rope", []int{16, 56, 56}),
+	}
+	// Here null is not the default: it means as many as come in.
+	if !c.Has("out_channels") && slices.Contains(c.Keys(), "out_channels") {
+		cfg.OutChannels = cfg.InChannels
+	} else {
+		cfg.OutChannels = c.PositiveInt("out_channels", 16)
+	}
+	for key, n := range map[string]int{"num_layers": cfg.Layers, "patch_size": cfg.PatchSize} {
+		if n > 1000 {
+			c.Problem(key, "found %d, wanted at most 1000", n)
+		}
+	}
+	// zero_cond_t gives the tokens of reference pictures, which text to image has none of, a modulation of their own.
+	c.Bool("zero_cond_t", false)
+	for key, why := range map[string]string{
+		"guidance_embeds":       "the model has no layer that takes a guidance scale, in diffusers either",
+		"use_additional_t_cond": "it is for pictures in layers",
+		"use_layer3d_rope":      "it is for pictures in layers",
+	} {
+		if c.Bool(key, false) {
+			c.Problem(key, "not supported: found true, wanted false (%s)", why)
+		}
+	}
+	sum := 0
+	for _, n := range cfg.RoPEAxes {
+		sum += n
+		if n%2 != 0 {
+			c.Problem("axes_dims_rope", "found %v, wanted even numbers", cfg.RoPEAxes)
+		}
+	}
+	if len(cfg.RoPEAxes) != 3 || sum != cfg.HeadDim {
+		c.Problem("axes_dims_rope", "found %v, wanted 3 numbers with the sum attention_head_dim %d", cfg.RoPEAxes, cfg.HeadDim)
+	}
+	if err := c.Err(); err != nil {
+		return Config{}, err
+	}
+	return cfg, nil
+}
