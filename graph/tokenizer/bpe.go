@@ -12,8 +12,13 @@ type bpe struct {
 	merges map[[2]int32]merge
 	// suffix marks the last token of a word ("</w>" in CLIP).
 	suffix string
-	unk    int32
+	// unk stands for a byte without a token; noUnknown: such bytes are left out.
+	unk int32
+	// fuseUnk makes one unknown token of neighbouring ones.
+	fuseUnk bool
 }
+
+const noUnknown = -1
 
 // merge is what a pair of tokens becomes, and how early in the list the pair stands.
 type merge struct {
@@ -70,9 +75,9 @@ func (q *queue) Pop() any {
 	return last
 }
 
-// word appends the ids of one word, given as the spellings of its bytes. A byte without a token is the unknown token.
+// word appends the ids of one word's bytes.
 func (m *bpe) word(ids []int32, word []byte) []int32 {
-	symbols := make([]symbol, len(word))
+	symbols := make([]symbol, 0, len(word))
 	for i, b := range word {
 		spelling := string(byteRune[b])
 		if i == len(word)-1 {
@@ -81,8 +86,11 @@ func (m *bpe) word(ids []int32, word []byte) []int32 {
 		id, ok := m.vocab[spelling]
 		if !ok {
 			id = m.unk
+			if n := len(symbols); id == noUnknown || m.fuseUnk && n > 0 && symbols[n-1].id == id {
+				continue
+			}
 		}
-		symbols[i] = symbol{id, i - 1, i + 1}
+		symbols = append(symbols, symbol{id, len(symbols) - 1, len(symbols) + 1})
 	}
 	var q queue
 	push := func(pos int) {

@@ -40,7 +40,8 @@ func appendBytesOf(dst []byte, token string) []byte {
 	return dst
 }
 
-// lossyString makes a string of bytes that may be no UTF-8, with U+FFFD for each byte that is not.
+// lossyString makes a string of bytes that may be no UTF-8. Where a character breaks off, one U+FFFD stands for its beginning, and
+// one for each byte that begins none (Unicode 15, section 3.9, "Substitution of Maximal Subparts").
 func lossyString(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)
@@ -48,8 +49,24 @@ func lossyString(b []byte) string {
 	var s strings.Builder
 	for len(b) > 0 {
 		r, n := utf8.DecodeRune(b)
+		if r == utf8.RuneError && n == 1 {
+			n = brokenLength(b)
+		}
 		s.WriteRune(r)
 		b = b[n:]
 	}
 	return s.String()
+}
+
+// brokenLength is the number of bytes at the start of b that could have begun a character, 1 when the first can't.
+func brokenLength(b []byte) int {
+	// A beginning that some bytes complete is not full yet for utf8.FullRune; one that nothing completes is.
+	n := 1
+	for n < len(b) && n < utf8.UTFMax && !utf8.FullRune(b[:n+1]) {
+		n++
+	}
+	if utf8.FullRune(b[:n]) {
+		return 1
+	}
+	return n
 }

@@ -32,7 +32,7 @@ func TestOpenErrors(t *testing.T) {
 		setup func(dir string)
 		want  string
 	}{
-		{"unknown class", "BertTokenizer", clip, nil, `tokenizer class "BertTokenizer" is not supported; known are CLIPTokenizer, CLIPTokenizerFast, T5Tokenizer, T5TokenizerFast`},
+		{"unknown class", "BertTokenizer", clip, nil, `tokenizer class "BertTokenizer" is not supported; known are CLIPTokenizer, CLIPTokenizerFast, PixtralProcessor, `},
 		{"no files", "CLIPTokenizer", nil, nil, "vocab.json: no such file or directory; wanted vocab.json and merges.txt, or tokenizer.json"},
 		{"no merges", "CLIPTokenizer", clip[:1], nil, "merges.txt: no such file or directory"},
 		{"no model", "T5Tokenizer", nil, nil, "spiece.model: no such file or directory; wanted spiece.model, or tokenizer.json"},

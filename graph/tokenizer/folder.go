@@ -338,6 +338,7 @@ func (f *folder) finish(b *base, defaults map[string]string, extra []string) (ma
 	}
 	fixed := len(tokens)
 	named := map[string]int32{}
+	b.named = map[string]string{}
 	described := map[string]bool{}
 	for _, key := range []string{"bos_token", "eos_token", "unk_token", "pad_token"} {
 		t, isObject := f.named(key, defaults[key], listed == nil)
@@ -353,12 +354,14 @@ func (f *folder) finish(b *base, defaults map[string]string, extra []string) (ma
 		}
 		described[t.content] = isObject
 		named[key] = o.id
+		b.named[key] = t.content
 	}
 	for _, content := range extra {
 		add(addedToken{content: content}, -1)
 	}
 	b.pad = named["pad_token"]
 	b.padLeft = f.config.OneOf("padding_side", "right", "right", "left") == "left"
+	b.cutLeft = f.config.OneOf("truncation_side", "right", "right", "left") == "left"
 	// Where a model has no limit the published files say 1e30.
 	if n := f.config.Float("model_max_length", 0); n >= 1 && n < maxID {
 		b.maxLength = int(n)

@@ -1,15 +1,16 @@
 // Package tokenizer turns prompts into token ids as transformers does, from the files of a checkpoint's own tokenizer folder.
 //
-// Two kinds are read: CLIP's byte-level BPE with end-of-word marks (clip.go) and T5's unigram model (t5.go). Both are written
-// here because no maintained library in Go gives the ids of transformers for them: those in pure Go read SentencePiece's BPE
-// models alone, or leave the process on bad input, and the others bind to Rust or C++. The parts with published specifications
-// come from libraries: NFC from x/text, grapheme clusters from uniseg, the SentencePiece file's encoding from protowire.
+// Three kinds are read: CLIP's byte-level BPE with end-of-word marks (clip.go), T5's unigram model (t5.go), and the byte-level BPE with
+// chat templates of Qwen and Mistral (bytelevel.go, chat.go). They are written here because no maintained library in Go gives the ids
+// of transformers for them: those in pure Go read SentencePiece's BPE models alone, or leave the process on bad input, and the others
+// bind to Rust or C++. The parts with published specifications come from libraries: NFC from x/text, grapheme clusters from uniseg,
+// the SentencePiece file's encoding from protowire, chat templates' language from gonja.
 //
-// A further kind (byte-level BPE with chat templates, as Qwen and Mistral have) is one more file with a type that implements model
-// and one more line in the table classes; bpe.go, bytes.go and added.go are written to be shared with it.
+// A further kind is one more file with a type that implements model and one more line in the table classes.
 package tokenizer
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,15 +30,18 @@ type Tokenizer interface {
 	MaxLength() int
 	// TokenID returns the id of a token as it is spelt in the vocabulary ("</s>"); ok is false when there is none.
 	TokenID(token string) (id int32, ok bool)
+	// RenderChat returns the text that the checkpoint's own chat template makes of messages. It is encoded without AddSpecial: the
+	// template has the special tokens already.
+	RenderChat(messages []Message, o ChatOptions) (string, error)
 }
 
 // Options say how the ids of a text are brought to a length.
 type Options struct {
 	// MaxLength is the number of ids that Pad and Truncate aim at, special tokens included.
 	MaxLength int
-	// Pad appends padding ids up to MaxLength.
+	// Pad adds padding ids up to MaxLength, on the side that the folder says (padding_side).
 	Pad bool
-	// Truncate cuts the text's ids so that they and the special tokens fit MaxLength.
+	// Truncate cuts the text's ids, at the side that the folder says (truncation_side), so that they and the special tokens fit MaxLength.
 	Truncate bool
 	// AddSpecial puts the tokens of beginning and end around the text's ids.
 	AddSpecial bool
@@ -73,18 +77,28 @@ type base struct {
 	model          model
 	added          *addedTokens
 	prefix, suffix []int32 // the special tokens around a text
-	pad            int32
+	pad            int32   // noPad: there is none
 	padLeft        bool
+	cutLeft        bool
 	maxLength      int
-	cleanUp        bool // decoded text loses spaces before punctuation
+	named          map[string]string // special tokens by role ("eos_token")
+	chat           *chatTemplate     // nil: the class has none
+	cleanUp        bool              // decoded text loses spaces before punctuation
 }
+
+const noPad = -1
 
 // classes are the tokenizer classes that are read, by their names in model_index.json.
 var classes = map[string]func(dir string) (*base, error){
-	"CLIPTokenizer":     openCLIP,
-	"CLIPTokenizerFast": openCLIP,
-	"T5Tokenizer":       openT5,
-	"T5TokenizerFast":   openT5,
+	"CLIPTokenizer":           openCLIP,
+	"CLIPTokenizerFast":       openCLIP,
+	"T5Tokenizer":             openT5,
+	"T5TokenizerFast":         openT5,
+	"Qwen2Tokenizer":          openQwen2,
+	"Qwen2TokenizerFast":      openQwen2,
+	"PixtralProcessor":        openWhole,
+	"PreTrainedTokenizerFast": openWhole,
+	"TokenizersBackend":       openWhole,
 }
 
 // Classes returns the names of the classes that Open reads, sorted.
@@ -119,8 +133,11 @@ func (b *base) Encode(text string, o Options) (Encoding, error) {
 			return Encoding{}, fmt.Errorf("a length of %d has no room for the %d special tokens around a text; wanted %d or more",
 				o.MaxLength, len(prefix)+len(suffix), len(prefix)+len(suffix))
 		}
-		e.Cut = b.Decode(ids[room:])
-		ids = ids[:room]
+		if over := len(ids) - room; b.cutLeft {
+			e.Cut, ids = b.Decode(ids[:over]), ids[over:]
+		} else {
+			e.Cut, ids = b.Decode(ids[room:]), ids[:room]
+		}
 	}
 	e.IDs = slices.Concat(prefix, ids, suffix)
 	e.Mask = make([]int32, len(e.IDs))
@@ -128,6 +145,9 @@ func (b *base) Encode(text string, o Options) (Encoding, error) {
 		e.Mask[i] = 1
 	}
 	if n := o.MaxLength - len(e.IDs); o.Pad && n > 0 {
+		if b.pad == noPad {
+			return Encoding{}, errors.New("the tokenizer has no pad_token, so a text can't be brought to a length; name one in tokenizer_config.json")
+		}
 		padding := slices.Repeat([]int32{b.pad}, n)
 		zeros := make([]int32, n)
 		if b.padLeft {

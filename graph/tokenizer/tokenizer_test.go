@@ -5,7 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"precast/graph/checkpoint"
 )
 
 // reference is the folder of the golden tests: the one that PRECAST_REFERENCE names, else the whole set beside the repository, else the part
@@ -39,6 +42,11 @@ type golden struct {
 		IDs24  []int32 `json:"ids_24"`
 		Mask24 []int32 `json:"mask_24"`
 	} `json:"strings"`
+
+	Chats []struct {
+		Variant, Prompt, Rendered string
+		IDs                       []int32 `json:"ids"`
+	}
 }
 
 // check compares a tokenizer with what transformers gave.
@@ -73,7 +81,37 @@ func check(t *testing.T, tok Tokenizer, g golden) {
 	}
 }
 
-// Every tokenizer of the reference set whose class is read gives the ids of transformers for every string.
+// fluxSystem is the system message of FLUX.2-dev (diffusers, pipelines/flux2/system_messages.py).
+const fluxSystem = "You are an AI that reasons about image descriptions. You give structured responses focusing on object relationships, object\nattribution and actions without speculation."
+
+// checkChats compares rendered chats and their ids.
+func checkChats(t *testing.T, tok Tokenizer, g golden) {
+	t.Helper()
+	for _, c := range g.Chats {
+		user := Message{Role: "user", Content: c.Prompt}
+		messages, o := []Message{user}, ChatOptions{AddGenerationPrompt: true}
+		switch c.Variant {
+		case "thinking_on", "thinking_off":
+			on := c.Variant == "thinking_on"
+			o.EnableThinking = &on
+		case "flux2_system":
+			// The pipeline itself takes the picture token out of prompts (format_input in pipelines/flux2/pipeline_flux2.py).
+			c.Prompt = strings.ReplaceAll(c.Prompt, "[IMG]", "")
+			messages, o.AddGenerationPrompt = []Message{{Role: "system", Blocks: []string{fluxSystem}}, {Role: "user", Blocks: []string{c.Prompt}}}, false
+		default:
+			t.Fatalf("unknown variant %q", c.Variant)
+		}
+		got, err := tok.RenderChat(messages, o)
+		if err != nil || got != c.Rendered {
+			t.Errorf("%s: %q: got %q, %v\nwant %q", c.Variant, c.Prompt, got, err, c.Rendered)
+		}
+		if e, err := tok.Encode(got, Options{}); err != nil || !slices.Equal(e.IDs, c.IDs) {
+			t.Errorf("%s: %q: got %v, %v\nwant %v", c.Variant, c.Prompt, e.IDs, err, c.IDs)
+		}
+	}
+}
+
+// Every tokenizer of the reference set gives the ids of transformers for every string, and its chats.
 func TestReference(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(reference(t), "tiny", "*", "tokenizers.json"))
 	if err != nil || len(files) == 0 {
@@ -90,15 +128,22 @@ func TestReference(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, g := range all {
-			if classes[g.Class] == nil {
-				continue
-			}
 			t.Run(filepath.Base(filepath.Dir(file))+"/"+name, func(t *testing.T) {
-				tok, err := Open(filepath.Join(filepath.Dir(file), "model", name), g.Class)
+				// The class by which the checkpoint names it, such as PixtralProcessor.
+				index, err := checkpoint.ReadConfig(filepath.Join(filepath.Dir(file), "model", "model_index.json"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				names := index.Strings(name, nil)
+				if len(names) != 2 {
+					t.Fatalf("model_index.json: %s: %v", name, names)
+				}
+				tok, err := Open(filepath.Join(filepath.Dir(file), "model", name), names[1])
 				if err != nil {
 					t.Fatal(err)
 				}
 				check(t, tok, g)
+				checkChats(t, tok, g)
 			})
 			checked++
 		}
