@@ -1,5 +1,5 @@
-// Package autoencoderkl is AutoencoderKL, the variational autoencoder of Stable Diffusion, SDXL and FLUX.1 (diffusers,
-// models/autoencoders/autoencoder_kl.py and vae.py; Rombach et al. 2022, https://arxiv.org/abs/2112.10752).
+// Package autoencoderkl is AutoencoderKL, the variational autoencoder of Stable Diffusion, SDXL and FLUX.1, and AutoencoderKLFlux2, that of FLUX.2
+// (diffusers, models/autoencoders/autoencoder_kl.py, autoencoder_kl_flux2.py and vae.py; Rombach et al. 2022, https://arxiv.org/abs/2112.10752).
 //
 // Scopes are diffusers' module paths and weights have its keys. Inside, activations are channels-last ([B, H, W, C]); the networks take
 // and give diffusers' [B, C, H, W].
@@ -7,6 +7,7 @@ package autoencoderkl
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gomlx/compute/shapes"
 	ml "github.com/gomlx/gomlx/core/graph"
@@ -32,7 +33,7 @@ type Sizes struct {
 // -1 to 1, not clamped, where f is cfg.ScaleFactor(). The latents are unscaled.
 func NewDecoder(cfg Config, s Sizes) trace.Network {
 	return trace.Network{
-		Name: "vae.decoder", Class: "AutoencoderKL", DType: s.DType,
+		Name: "vae.decoder", Class: cfg.Class, DType: s.DType,
 		Inputs:  []trace.Input{{Name: "latents", Shape: shapes.Make(s.DType, s.Batch, cfg.LatentChannels, s.Height, s.Width)}},
 		Outputs: []string{"sample"},
 		Build: func(c *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
@@ -49,18 +50,43 @@ func NewDecoder(cfg Config, s Sizes) trace.Network {
 // NewEncoder is the network "vae.encoder": sample [B, in_channels, H, W] in the range -1 to 1 -> mean and logvar of the posterior, each
 // [B, latent_channels, H/f, W/f], unscaled; logvar is clamped to -30 to 20. H and W are multiples of f, cfg.ScaleFactor().
 func NewEncoder(cfg Config, s Sizes) trace.Network {
+	return encoderNetwork(cfg, s, []string{"mean", "logvar"}, func(moments *ml.Node) []*ml.Node {
+		parts := ml.Split(moments, 1, 2)
+		return []*ml.Node{parts[0], ml.ClipScalar(parts[1], minLogvar, maxLogvar)}
+	})
+}
+
+// NewTileEncoder is NewEncoder for a tile of a picture: its one output, moments [B, 2 latent_channels, H/f, W/f], is mean and logvar before
+// the clamp, since the tiles are joined first. SplitMoments is the rest.
+func NewTileEncoder(cfg Config, s Sizes) trace.Network {
+	return encoderNetwork(cfg, s, []string{"moments"}, func(moments *ml.Node) []*ml.Node { return []*ml.Node{moments} })
+}
+
+// The bounds of the logarithm of the posterior's variance (models/autoencoders/vae.py, DiagonalGaussianDistribution).
+const minLogvar, maxLogvar = -30, 20
+
+// SplitMoments splits a picture's joined moments into mean and clamped logvar.
+func SplitMoments(moments []float32) (mean, logvar []float32) {
+	half := len(moments) / 2
+	mean, logvar = moments[:half], slices.Clone(moments[half:])
+	for i, v := range logvar {
+		logvar[i] = min(max(v, minLogvar), maxLogvar)
+	}
+	return mean, logvar
+}
+
+func encoderNetwork(cfg Config, s Sizes, outputs []string, finish func(moments *ml.Node) []*ml.Node) trace.Network {
 	return trace.Network{
-		Name: "vae.encoder", Class: "AutoencoderKL", DType: s.DType,
+		Name: "vae.encoder", Class: cfg.Class, DType: s.DType,
 		Inputs:  []trace.Input{{Name: "sample", Shape: shapes.Make(s.DType, s.Batch, cfg.InChannels, s.Height, s.Width)}},
-		Outputs: []string{"mean", "logvar"},
+		Outputs: outputs,
 		Build: func(c *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
 			m := &model{Config: cfg, Ctx: c}
 			h := m.encoder(nn.ToNHWC(in["sample"]))
 			if cfg.UseQuantConv {
 				h = nn.Conv2D(c, "quant_conv", h, 2*cfg.LatentChannels, nn.Same(1))
 			}
-			moments := ml.Split(nn.ToNCHW(h), 1, 2)
-			return []*ml.Node{moments[0], ml.ClipScalar(moments[1], -30, 20)}
+			return finish(nn.ToNCHW(h))
 		},
 	}
 }
@@ -83,11 +109,11 @@ func (m *model) encoder(x *ml.Node) *ml.Node {
 
 func (m *model) decoder(z *ml.Node) *ml.Node {
 	defer m.Enter("decoder")()
-	n := len(m.BlockOutChannels)
-	x := nn.Conv2D(m.Ctx, "conv_in", z, m.BlockOutChannels[n-1], nn.Same(3))
+	n := len(m.DecoderBlockOutChannels)
+	x := nn.Conv2D(m.Ctx, "conv_in", z, m.DecoderBlockOutChannels[n-1], nn.Same(3))
 	x = m.midBlock(x)
 	for i := range n {
-		x = m.upBlock(i, x, m.BlockOutChannels[n-1-i])
+		x = m.upBlock(i, x, m.DecoderBlockOutChannels[n-1-i])
 	}
 	return m.convOut(x, m.OutChannels)
 }
@@ -116,7 +142,7 @@ func (m *model) upBlock(i int, x *ml.Node, channels int) *ml.Node {
 	for j := range m.LayersPerBlock + 1 {
 		x = m.resnet(j, x, channels)
 	}
-	if i < len(m.BlockOutChannels)-1 {
+	if i < len(m.DecoderBlockOutChannels)-1 {
 		x = nn.Upsample2D(m.Ctx, "upsamplers.0", x, channels, 0, 0)
 	}
 	return x
@@ -125,7 +151,7 @@ func (m *model) upBlock(i int, x *ml.Node, channels int) *ml.Node {
 // midBlock is UNetMidBlock2D with one layer.
 func (m *model) midBlock(x *ml.Node) *ml.Node {
 	defer m.Enter("mid_block")()
-	channels := m.BlockOutChannels[len(m.BlockOutChannels)-1]
+	channels := x.Shape().Dim(-1)
 	x = m.resnet(0, x, channels)
 	if m.MidBlockAddAttention {
 		x = m.attention("attentions.0", x)

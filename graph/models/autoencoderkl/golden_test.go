@@ -17,15 +17,22 @@ import (
 
 func TestMain(m *testing.M) { golden.Main(m) }
 
-var cases = []string{"sd15", "sd2", "sdxl", "flux1-dev", "flux1-schnell"}
+var cases = []string{"sd15", "sd2", "sdxl", "flux1-dev", "flux1-schnell", "flux2-dev", "flux2-klein", "tp-flux2"}
 
 func open(t *testing.T, name string) (*golden.Case, Config) {
 	t.Helper()
 	g := golden.Open(t, "tiny/"+name)
 	file := g.Config("vae")
-	cfg, err := ParseConfig(file)
+	parse := ParseConfig
+	if file.Class() == "AutoencoderKLFlux2" {
+		parse = ParseFlux2Config
+	}
+	cfg, err := parse(file)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if cfg.Class != file.Class() {
+		t.Errorf("%s: found the class %s, wanted %s", name, cfg.Class, file.Class())
 	}
 	if unread := file.Unread(); len(unread) > 0 {
 		t.Errorf("%s: fields that nothing reads: %v", name, unread)
@@ -38,7 +45,7 @@ func TestGoldenBlocks(t *testing.T) {
 	for _, name := range cases {
 		g, cfg := open(t, name)
 		modules := g.Blocks("vae")
-		if len(modules) < 5 {
+		if len(modules) < 5 && !strings.HasPrefix(name, "tp-") {
 			t.Errorf("%s: found %d recorded modules, wanted 5 or more", name, len(modules))
 		}
 		for _, module := range modules {
@@ -117,9 +124,18 @@ func TestAllWeightsUsed(t *testing.T) {
 	for _, name := range cases {
 		t.Run(name, func(t *testing.T) {
 			g, cfg := open(t, name)
-			asked, _ := weightShapes(t, NewDecoder(cfg, Sizes{Batch: 1, Height: 4, Width: 4, DType: dtypes.Float32}),
-				NewEncoder(cfg, Sizes{Batch: 1, Height: 32, Width: 32, DType: dtypes.Float32}))
+			networks := []trace.Network{
+				NewDecoder(cfg, Sizes{Batch: 1, Height: 4, Width: 4, DType: dtypes.Float32}),
+				NewEncoder(cfg, Sizes{Batch: 1, Height: 32, Width: 32, DType: dtypes.Float32}),
+			}
+			if cfg.Class == "AutoencoderKLFlux2" {
+				networks = append(networks, NewUnpack(cfg, Sizes{Batch: 1, Height: 4, Width: 4, DType: dtypes.Float32}))
+			}
+			asked, _ := weightShapes(t, networks...)
 			for key, w := range g.Keys("vae") {
+				if key == "bn.num_batches_tracked" { // for training alone
+					continue
+				}
 				if asked[key] == "" {
 					t.Errorf("%s is in the file and not used", key)
 				} else if got := fmt.Sprint(w.Shape); got != asked[key] {
@@ -129,6 +145,27 @@ func TestAllWeightsUsed(t *testing.T) {
 			}
 			for key := range asked {
 				t.Errorf("%s is asked for and not in the file", key)
+			}
+		})
+	}
+}
+
+// TestGoldenUnpack takes the last latents of a run to the decoder's scale and back.
+func TestGoldenUnpack(t *testing.T) {
+	for _, run := range []string{"flux2-dev/a", "flux2-dev/b", "flux2-klein/a", "flux2-klein/b", "flux2-klein/distilled", "tp-flux2/a"} {
+		t.Run(run, func(t *testing.T) {
+			name, prefix, _ := strings.Cut(run, "/")
+			g, cfg := open(t, name)
+			want := g.F32(prefix + "/vae_in")
+			d := want.Shape().Dimensions
+			s := Sizes{Batch: d[0], Height: d[2], Width: d[3], DType: dtypes.Float32}
+			steps := g.F32(prefix + "/step_latents")
+			last := tensors.MustCopyFlatData[float32](steps)
+			last = last[len(last)-want.Shape().Size():]
+			latents := tensors.FromFlatDataAndDimensions(last, steps.Shape().Dimensions[1:]...)
+			g.Check(prefix+"/vae_in", g.Run("vae", NewUnpack(cfg, s), map[string]*tensors.Tensor{"latents": latents})[0])
+			for _, side := range g.Run("vae", NewPack(cfg, s), map[string]*tensors.Tensor{"latents": want})[0] {
+				g.CheckValues("packed on side "+side.Name, tensors.MustCopyFlatData[float32](side.Tensor), last)
 			}
 		})
 	}
