@@ -38,6 +38,8 @@ type Config struct {
 	Scheduler string
 	// Variant selects weight files (*.fp16.safetensors).
 	Variant string
+	// LoRAs are LoRA files, FILE[:SCALE] each, that are added to the weights while these are loaded. They change no program.
+	LoRAs []string
 
 	// DisabledPasses names passes to leave out; CheckPasses verifies the graph around each.
 	DisabledPasses []string

@@ -23,6 +23,7 @@ import (
 	"precast/cache"
 	"precast/graph"
 	"precast/graph/checkpoint"
+	"precast/graph/lora"
 	"precast/graph/pipelines"
 )
 
@@ -40,6 +41,7 @@ type (
 type Pipeline struct {
 	cfg      Config
 	ck       *checkpoint.Checkpoint
+	loras    *lora.Set
 	artifact *artifact
 	pipe     pipelines.Pipeline
 	engine   *engine
@@ -85,8 +87,11 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 	if p.pipe, err = pipelines.New(p.ck, pipelines.Options{DType: dtype, Scheduler: p.cfg.Scheduler}); err != nil {
 		return nil, asUser(err)
 	}
+	if p.loras, err = openLoRAs(p.ck, p.cfg.LoRAs); err != nil {
+		return nil, err
+	}
 	p.engine = &engine{
-		cfg: &p.cfg, dtype: dtype, source: source{p.ck}, stats: p.stats, class: p.pipe.Class(), artifact: p.artifact,
+		cfg: &p.cfg, dtype: dtype, source: source{ck: p.ck, loras: p.loras}, stats: p.stats, class: p.pipe.Class(), artifact: p.artifact,
 		programs: map[string]*program{}, traced: map[string]*graph.Module{}, live: map[*tensor]bool{},
 	}
 	p.engine.weights = newWeightStore(p.engine)
@@ -113,8 +118,8 @@ func (p *Pipeline) connect() error {
 	return nil
 }
 
-// Notes lists what was read otherwise than it stands in the checkpoint.
-func (p *Pipeline) Notes() []string { return p.ck.Notes() }
+// Notes lists what was read otherwise than it stands in the checkpoint or in a LoRA.
+func (p *Pipeline) Notes() []string { return append(p.ck.Notes(), p.loras.Notes()...) }
 
 // Class is the pipeline's class in diffusers.
 func (p *Pipeline) Class() string { return p.pipe.Class() }
@@ -279,6 +284,7 @@ func (p *Pipeline) Close() error {
 				}
 			}
 		}
+		errs = append(errs, p.loras.Close())
 		if p.ck != nil {
 			errs = append(errs, p.ck.Close())
 		}

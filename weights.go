@@ -16,12 +16,17 @@ import (
 	"precast/backends"
 	"precast/graph"
 	"precast/graph/checkpoint"
+	"precast/graph/lora"
 	"precast/graph/pipelines"
 	"precast/passes"
 )
 
 // source is where configs and weights come from.
-type source struct{ ck *checkpoint.Checkpoint }
+type source struct {
+	ck *checkpoint.Checkpoint
+	// loras change weights on their way to the device; nil where none is given.
+	loras *lora.Set
+}
 
 // configDigest is the SHA-256 of a component's config file.
 func (s source) configDigest(component string) (string, error) {
@@ -185,7 +190,7 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 		if err != nil {
 			return err
 		}
-		if t := w.matched[component+"/"+q.Name]; !inPlace(t, shape) {
+		if t := w.matched[component+"/"+q.Name]; !w.inPlace(component, t, shape) {
 			convert += roundUp(graph.ByteSize(shape), backends.Alignment)
 		}
 	}
@@ -222,32 +227,42 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 }
 
 // inPlace reports whether the mapping itself can be the device's memory.
-func inPlace(t checkpoint.Tensor, shape graph.Shape) bool {
-	return t.DType == shape.DType && t.Aligned(backends.Alignment)
+func (w *weightStore) inPlace(component string, t checkpoint.Tensor, shape graph.Shape) bool {
+	return t.DType == shape.DType && t.Aligned(backends.Alignment) && !w.e.source.loras.Touches(component, t.Key)
 }
 
-// upload makes a device buffer of one tensor: of the mapping where it is aligned and in the wanted dtype, else of one copy in the arena. The
-// copy is ours and not the backend's because it uses all processors and large pages.
+// upload makes a device buffer of one tensor: of the mapping where it is aligned, in the wanted dtype and as it is stored, else of one copy in the
+// arena, with what LoRAs add. The copy is ours and not the backend's because it uses all processors and large pages.
 func (w *weightStore) upload(component string, t checkpoint.Tensor, shape graph.Shape, a *arena) (backends.Buffer, error) {
 	size := graph.ByteSize(shape)
 	w.e.stats.bytes("weights", size)
-	if inPlace(t, shape) {
+	if w.inPlace(component, t, shape) {
 		// The mapping outlives the buffer: the engine closes the checkpoint last.
 		w.e.stats.bytes("mapped", size)
 		populate(t.Bytes())
 		return w.buffer(component, t.Bytes(), shape, nil)
 	}
-	if t.DType == shape.DType {
+	dst := a.take(size)
+	if err := w.read(component, t, dst, shape.DType); err != nil {
+		return nil, err
+	}
+	return w.buffer(component, dst, shape, a)
+}
+
+// read writes a tensor's elements to dst in the dtype, with what LoRAs add. The file's pages leave memory behind it.
+func (w *weightStore) read(component string, t checkpoint.Tensor, dst []byte, dtype graph.DType) error {
+	defer t.Release()
+	size := int64(len(dst))
+	switch {
+	case w.e.source.loras.Touches(component, t.Key):
+		w.e.stats.bytes("folded", size)
+		return asUser(w.e.source.loras.Fold(dst, dtype, component, t))
+	case t.DType == dtype:
 		w.e.stats.bytes("copied", size)
-	} else {
+	default:
 		w.e.stats.bytes("converted", size)
 	}
-	dst := a.take(size)
-	if err := t.Convert(dst, shape.DType); err != nil {
-		return nil, asUser(err)
-	}
-	t.Release()
-	return w.buffer(component, dst, shape, a)
+	return asUser(t.Convert(dst, dtype))
 }
 
 // buffer makes a device buffer of host memory that stays: of a file's mapping, or of an arena, which the buffer keeps until it is gone.
@@ -417,14 +432,8 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 		shape := mv.result()
 		t := w.matched[component+"/"+stored[mv.Arg].Name]
 		dst := a.take(graph.ByteSize(shape))
-		if err := t.Permute(dst, shape.DType, mv.Dims, mv.Permutation); err != nil {
-			return asUser(fmt.Errorf("%s: weight %s: %w", component, t, err))
-		}
-		t.Release()
-		if t.DType != shape.DType {
-			w.e.stats.bytes("converted", graph.ByteSize(shape))
-		} else {
-			w.e.stats.bytes("copied", graph.ByteSize(shape))
+		if err := w.permute(component, t, dst, shape.DType, mv); err != nil {
+			return err
 		}
 		w.e.stats.bytes("weights", graph.ByteSize(shape))
 		buf, err := w.buffer(component, dst, shape, a)
@@ -434,6 +443,24 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 		w.device[ids[r]] = buf
 	}
 	return nil
+}
+
+// permute is read with the elements in the order of the move.
+func (w *weightStore) permute(component string, t checkpoint.Tensor, dst []byte, dtype graph.DType, mv *move) error {
+	if t.DType == dtype && !w.e.source.loras.Touches(component, t.Key) {
+		// The bytes are read once.
+		defer t.Release()
+		w.e.stats.bytes("copied", int64(len(dst)))
+		if err := t.Permute(dst, mv.Dims, mv.Permutation); err != nil {
+			return asUser(fmt.Errorf("%s: weight %s: %w", component, t, err))
+		}
+		return nil
+	}
+	straight := make([]byte, len(dst))
+	if err := w.read(component, t, straight, dtype); err != nil {
+		return err
+	}
+	return asUser(checkpoint.PermuteBytes(dst, straight, dtype.Size(), mv.Dims, mv.Permutation))
 }
 
 // release frees a component's weights on the device.

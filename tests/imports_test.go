@@ -18,7 +18,7 @@ import (
 // a row of their own. The direction is cmd -> root -> {graph/*, passes, lower, backends, cache} -> graph.
 var allowedImports = map[string][]string{
 	"cmd/precast":          {"."},
-	".":                    {"graph", "graph/trace", "graph/checkpoint", "graph/pipelines", "passes", "lower", "backends", "backends/pjrt", "backends/gobackend", "backends/plugin", "cache"},
+	".":                    {"graph", "graph/trace", "graph/checkpoint", "graph/lora", "graph/pipelines", "passes", "lower", "backends", "backends/pjrt", "backends/gobackend", "backends/plugin", "cache"},
 	"graph":                {},
 	"graph/trace":          {"graph"},
 	"graph/nn":             {"graph/trace"},
@@ -27,6 +27,7 @@ var allowedImports = map[string][]string{
 	"graph/scheduler":      {"graph", "graph/trace", "graph/checkpoint"},
 	"graph/tokenizer":      {"graph/checkpoint"},
 	"graph/checkpoint":     {},
+	"graph/lora":           {"graph/checkpoint"},
 	"passes":               {"graph"},
 	"lower":                {"graph"},
 	"backends":             {"lower"},

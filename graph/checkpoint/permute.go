@@ -4,25 +4,17 @@ import (
 	"fmt"
 	"slices"
 	"unsafe"
-
-	"github.com/gomlx/compute/dtypes"
 )
 
-// Permute writes the tensor, seen as an array of dims (whose product is Len), to dst with its axes in the order of permutation and its elements
-// as to. All processors share the work; where no conversion is needed the bytes are read once. Errors are those of Convert.
-func (t Tensor) Permute(dst []byte, to dtypes.DType, dims, permutation []int) error {
-	if t.DType == to {
-		return permute(dst, t.Bytes(), to.Size(), dims, permutation)
-	}
-	converted := make([]byte, len(dst))
-	if err := t.Convert(converted, to); err != nil {
-		return err
-	}
-	return permute(dst, converted, to.Size(), dims, permutation)
+// Permute writes the tensor, seen as an array of dims (whose product is Len), to dst with its axes in the order of permutation. The bytes are read
+// once and all processors share the work. Errors are those of Convert.
+func (t Tensor) Permute(dst []byte, dims, permutation []int) error {
+	return PermuteBytes(dst, t.Bytes(), t.DType.Size(), dims, permutation)
 }
 
-// permute writes src, an array of dims with elements of size bytes (1, 2, 4 or 8), to dst with its axes in the order of permutation.
-func permute(dst, src []byte, size int, dims, permutation []int) error {
+// PermuteBytes writes src, an array of dims with elements of size bytes (1, 2, 4 or 8), to dst with its axes in the order of permutation. All
+// processors share the work.
+func PermuteBytes(dst, src []byte, size int, dims, permutation []int) error {
 	dims, permutation = coalesce(dims, permutation)
 	switch size {
 	case 1:

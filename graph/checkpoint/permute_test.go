@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// slowPermute is permute by its definition.
+// slowPermute is PermuteBytes by its definition.
 func slowPermute(src []byte, size int, dims, permutation []int) []byte {
 	n := 1
 	for _, d := range dims {
@@ -67,11 +67,11 @@ func TestPermute(t *testing.T) {
 				for i := range src {
 					src[i] = byte(r.Uint32())
 				}
-				if err := permute(dst, src, size, c[0], c[1]); err != nil {
+				if err := PermuteBytes(dst, src, size, c[0], c[1]); err != nil {
 					t.Fatal(err)
 				}
 				if want := slowPermute(src, size, c[0], c[1]); !bytes.Equal(dst, want) {
-					t.Errorf("permute differs from its definition")
+					t.Errorf("PermuteBytes differs from its definition")
 				}
 			})
 		}
