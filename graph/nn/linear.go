@@ -4,7 +4,6 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	ml "github.com/gomlx/gomlx/core/graph"
 
-	"precast/graph"
 	"precast/graph/trace"
 )
 
@@ -24,7 +23,7 @@ func Linear(c *trace.Ctx, name string, x *ml.Node, out int, bias bool) *ml.Node 
 }
 
 // LinearAs is Linear with weights in a dtype of its own, which x is converted to and the result has: for a model's float32 islands.
-func LinearAs(c *trace.Ctx, dtype graph.DType, name string, x *ml.Node, out int, bias bool) *ml.Node {
+func LinearAs(c *trace.Ctx, dtype dtypes.DType, name string, x *ml.Node, out int, bias bool) *ml.Node {
 	defer enter(c, name)()
 	x = toDType(x, dtype)
 	y := matmulNT(x, c.WeightAs(dtype, "weight", out, x.Shape().Dim(-1)))

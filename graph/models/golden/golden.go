@@ -12,6 +12,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -38,6 +39,7 @@ type Case struct {
 	goldens *checkpoint.File
 	weights map[string]map[string]checkpoint.Tensor // by component, then key
 	worst   map[string]distance                     // by side
+	aliases []checkpoint.Alias
 	light   bool
 }
 
@@ -68,6 +70,9 @@ func (c *Case) In(t testing.TB) *Case {
 	sub.t = t
 	return &sub
 }
+
+// Aliases makes Weights look a key that a file lacks up under its other spellings.
+func (c *Case) Aliases(aliases []checkpoint.Alias) { c.aliases = aliases }
 
 // Light makes the case's jobs light: see Job.
 func (c *Case) Light() { c.light = true }
@@ -167,6 +172,11 @@ func (c *Case) Weights(component string) WeightFunc {
 	all := c.Keys(component)
 	return func(key string, shape graph.Shape) (*tensors.Tensor, error) {
 		w, ok := all[key]
+		for i := 0; !ok && i < len(c.aliases); i++ {
+			if spelling := regexp.MustCompile(c.aliases[i].Pattern); spelling.MatchString(key) {
+				w, ok = all[spelling.ReplaceAllString(key, c.aliases[i].Stored)]
+			}
+		}
 		if !ok {
 			return nil, fmt.Errorf("the checkpoint has no such key")
 		}
