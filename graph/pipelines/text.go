@@ -19,11 +19,19 @@ type textEncoder struct {
 	vocab int
 	// limit names what sets the length, for the warning about a prompt that is cut.
 	limit string
+	// render, where set, makes the text that is encoded, with its special tokens, of a prompt: a chat.
+	render func(prompt string) (string, error)
 }
 
 // tokens turns a prompt into as many ids as the encoder takes.
 func (e *textEncoder) tokens(text string) (tokenizer.Encoding, error) {
-	enc, err := e.tok.Encode(text, tokenizer.Options{MaxLength: e.length, Pad: true, Truncate: true, AddSpecial: true})
+	if e.render != nil {
+		var err error
+		if text, err = e.render(text); err != nil {
+			return tokenizer.Encoding{}, fmt.Errorf("%s: %w", e.component, err)
+		}
+	}
+	enc, err := e.tok.Encode(text, tokenizer.Options{MaxLength: e.length, Pad: true, Truncate: true, AddSpecial: e.render == nil})
 	if err != nil {
 		return tokenizer.Encoding{}, fmt.Errorf("%s: %w", e.component, err)
 	}
