@@ -3,7 +3,6 @@ module precast
 go 1.26.0
 
 require (
-	github.com/HugoSmits86/nativewebp v0.9.3
 	github.com/ebitengine/purego v0.11.3
 	github.com/gofrs/flock v0.13.2
 	github.com/gomlx/compute v0.0.0-20260716164435-04857206aff7

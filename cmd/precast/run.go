@@ -79,7 +79,9 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 	var req precast.Request
 	var cfg precast.Config
 	finish := callFlags(fs, &req)
-	output := fs.StringP("output", "o", "", "PNG `FILE`, or a folder with / at its end for 0000.png, 0001.png ...; several pictures go to FILE-0.png, FILE-1.png ...")
+	output := fs.StringP("output", "o", "", "PNG `FILE`, or a folder with / at its end for 0000.png, 0001.png ...; several pictures go to FILE-0.png, FILE-1.png ...; "+
+		"a video: .mp4 (through ffmpeg), .webp or .png (animated, lossless), or a folder for a PNG a frame")
+	fps := fs.Float64("fps", 0, "frames a second of a video (default: the pipeline's, 16 for Wan)")
 	stats := fs.String("stats", "", "JSON `FILE` to write counts, bytes, seconds and peak memory to")
 	fs.StringVar(&cfg.Checkpoint, "checkpoint", "", "`DIR` that an artifact's weights are read from, where the folder has moved")
 	engineFlags(fs, &cfg)
@@ -89,6 +91,9 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		}
 		if *output == "" {
 			return userError("output: none given; name a PNG file with -o")
+		}
+		if fs.Changed("fps") && *fps <= 0 {
+			return userError("fps: found %g, wanted a number of frames a second above 0 and up to 1000", *fps)
 		}
 		if err := finish(); err != nil {
 			return err
@@ -110,10 +115,15 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		if err := p.Check(&req); err != nil {
 			return err
 		}
-		if err := p.CheckOutputs(append(precast.OutputPaths(*output, req.Batch()), *stats)...); err != nil {
+		frames, err := p.Frames(&req)
+		if err != nil {
 			return err
 		}
-		out, err := precast.OpenOutput(*output, req.Batch())
+		files := precast.OutputOptions{Count: req.Batch(), Frames: frames, FPS: *fps}
+		if err := p.CheckOutputs(append(precast.OutputPaths(*output, files), *stats)...); err != nil {
+			return err
+		}
+		out, err := precast.OpenOutput(*output, files)
 		if err != nil {
 			return err
 		}
