@@ -549,7 +549,7 @@ func makeDot(g *generator, op graph.Op) {
 }
 
 func makeConv(g *generator, op graph.Op) {
-	n := 1 + g.r.IntN(2)
+	n := 1 + g.r.IntN(3)
 	groups, batchGroups := 1, 1
 	switch g.r.IntN(4) {
 	case 0:
@@ -562,7 +562,7 @@ func makeConv(g *generator, op graph.Op) {
 	lhs, rhs := []int{batch, inputs * groups}, []int{outputs, inputs}
 	for i := range n {
 		k := 1 + g.r.IntN(3)
-		lhs, rhs = append(lhs, k+2+g.r.IntN(5)), append(rhs, k)
+		lhs, rhs = append(lhs, k+2+g.r.IntN(7-2*n)), append(rhs, k)
 		strides[i], ldil[i], rdil[i] = 1+g.r.IntN(2), 1+g.r.IntN(2), 1+g.r.IntN(2)
 		padding[i] = [2]int{g.r.IntN(3), g.r.IntN(3)}
 	}

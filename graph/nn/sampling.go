@@ -16,7 +16,7 @@ import (
 func Upsample2D(c *trace.Ctx, name string, x *ml.Node, out, height, width int) *ml.Node {
 	defer enter(c, name)()
 	wantImage(x, "Upsample2D")
-	batch, h, w, channels := x.Shape().Dim(0), x.Shape().Dim(1), x.Shape().Dim(2), x.Shape().Dim(3)
+	h, w := x.Shape().Dim(1), x.Shape().Dim(2)
 	if height == 0 {
 		height = 2 * h
 	}
@@ -26,13 +26,19 @@ func Upsample2D(c *trace.Ctx, name string, x *ml.Node, out, height, width int) *
 	if height > 2*h || height < 2*h-1 || width > 2*w || width < 2*w-1 {
 		panic(fmt.Errorf("Upsample2D: found %dx%d to be upsampled to %dx%d, wanted twice the size or one less", h, w, height, width))
 	}
-	x = ml.Reshape(x, batch, h, 1, w, 1, channels)
-	x = ml.BroadcastToDims(x, batch, h, 2, w, 2, channels)
-	x = ml.Reshape(x, batch, 2*h, 2*w, channels)
+	x = Nearest2D(x)
 	if height != 2*h || width != 2*w {
 		x = ml.Slice(x, ml.AxisRange(), ml.AxisRange(0, height), ml.AxisRange(0, width), ml.AxisRange())
 	}
 	return Conv2D(c, "conv", x, out, Same(3))
+}
+
+// Nearest2D doubles the height and width of x [B, H, W, C] by nearest neighbour.
+func Nearest2D(x *ml.Node) *ml.Node {
+	d := x.Shape().Dimensions
+	x = ml.Reshape(x, d[0], d[1], 1, d[2], 1, d[3])
+	x = ml.BroadcastToDims(x, d[0], d[1], 2, d[2], 2, d[3])
+	return ml.Reshape(x, d[0], 2*d[1], 2*d[2], d[3])
 }
 
 // Downsample2D halves the height and width of x [B, H, W, C] with the 3x3 convolution "conv" of stride 2 to out channels.
