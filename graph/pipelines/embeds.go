@@ -45,6 +45,21 @@ func (e Embeds) put(ex Executor, o Options, component, name string, perPrompt in
 	return batch(ex, rows, perPrompt, o.DTypeFor(component), e[name].Shape.Dimensions[1:]...)
 }
 
+// conditions uploads embeddings as the denoiser's inputs, a row a picture: names has the embedding of each input, to which prefix is added
+// ("negative_").
+func (e Embeds) conditions(ex Executor, o Options, component, prefix string, perPrompt int, names map[string]string) (tensors, error) {
+	to := tensors{}
+	for input, name := range names {
+		t, err := e.put(ex, o, component, prefix+name, perPrompt)
+		if err != nil {
+			to.free()
+			return nil, err
+		}
+		to[input] = t
+	}
+	return to, nil
+}
+
 // check compares given embeddings with the shapes that a pipeline wants, without the axis of the prompts; a -1 takes any length.
 func (e Embeds) check(want map[string][]int) error {
 	if e == nil {

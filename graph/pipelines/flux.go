@@ -3,7 +3,6 @@ package pipelines
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	ml "github.com/gomlx/gomlx/core/graph"
@@ -303,25 +302,18 @@ func (p *fluxPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e E
 	if err != nil {
 		return nil, err
 	}
-	inputs, negative := tensors{}, tensors{}
-	defer inputs.free()
-	defer negative.free()
-	conditions := func(to tensors, prefix string) error {
-		for input, name := range map[string]string{"pooled_projections": "pooled_prompt_embeds", "encoder_hidden_states": "prompt_embeds"} {
-			if to[input], err = e.put(ex, p.opts, "transformer", prefix+name, r.NumImagesPerPrompt); err != nil {
-				delete(to, input)
-				return err
-			}
-		}
-		return nil
-	}
-	if err := conditions(inputs, ""); err != nil {
+	conditions := map[string]string{"pooled_projections": "pooled_prompt_embeds", "encoder_hidden_states": "prompt_embeds"}
+	inputs, err := e.conditions(ex, p.opts, "transformer", "", r.NumImagesPerPrompt, conditions)
+	if err != nil {
 		return nil, err
 	}
+	defer inputs.free()
+	var negative tensors
 	if kind == guided {
-		if err := conditions(negative, "negative_"); err != nil {
+		if negative, err = e.conditions(ex, p.opts, "transformer", "negative_", r.NumImagesPerPrompt, conditions); err != nil {
 			return nil, err
 		}
+		defer negative.free()
 	}
 	cos, sin := flux.RoPE(p.flux, s.MaxSequenceLength, h, w)
 	rope := []int{s.MaxSequenceLength + h*w, p.flux.HeadDim}
@@ -360,20 +352,7 @@ func (p *fluxPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e E
 			return nil, nil, err
 		}
 		defer ts.Free()
-		call := func(over tensors) (Tensor, error) {
-			in := map[string]Tensor{"hidden_states": input, "timestep": ts}
-			maps.Copy(in, inputs)
-			maps.Copy(in, over)
-			out, err := ex.Run(ctx, ps.transformer, in)
-			return out["sample"], err
-		}
-		if cond, err = call(nil); err != nil || kind == plain {
-			return cond, nil, err
-		}
-		if uncond, err = call(negative); err != nil {
-			cond.Free()
-		}
-		return cond, uncond, err
+		return callDenoiser(ctx, ex, ps.transformer, kind, map[string]Tensor{"hidden_states": input, "timestep": ts}, inputs, negative)
 	}
 	return l.run(ctx)
 }

@@ -75,6 +75,25 @@ func (l *loop) run(ctx context.Context) (Tensor, error) {
 	return result, nil
 }
 
+// callDenoiser runs the denoiser p on the inputs of this step and the fixed ones and, for kinds that guide, once more with negative in place of
+// theirs. It returns its result sample.
+func callDenoiser(ctx context.Context, ex Executor, p *Program, kind stepKind, step map[string]Tensor, fixed, negative tensors) (cond, uncond Tensor, err error) {
+	call := func(over tensors) (Tensor, error) {
+		in := maps.Clone(step)
+		maps.Copy(in, fixed)
+		maps.Copy(in, over)
+		out, err := ex.Run(ctx, p, in)
+		return out["sample"], err
+	}
+	if cond, err = call(nil); err != nil || kind == plain {
+		return cond, nil, err
+	}
+	if uncond, err = call(negative); err != nil {
+		cond.Free()
+	}
+	return cond, uncond, err
+}
+
 // start uploads what does not change (fixed) and what the first call reads (state): the scaled noise, the model input made from it, empty history.
 func (l *loop) start(fixed, state tensors) error {
 	sample := make([]float32, len(l.latents))

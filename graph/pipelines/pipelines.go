@@ -164,8 +164,9 @@ func Generate(ctx context.Context, ex Executor, p Pipeline, r *Request) (*Output
 func Classes() []string { return slices.Sorted(maps.Keys(classes)) }
 
 var classes = map[string]func(*checkpoint.Checkpoint, Options) (Pipeline, error){
-	"FluxPipeline":            newFlux,
-	"StableDiffusionPipeline": newStableDiffusion,
+	"FluxPipeline":             newFlux,
+	"StableDiffusion3Pipeline": newStableDiffusion3,
+	"StableDiffusionPipeline":  newStableDiffusion,
 }
 
 // Options are choices that hold for all of a pipeline's programs.

@@ -116,6 +116,8 @@ func (s *flowMatchEuler) tables(o Options) (*tables, error) {
 	return t, nil
 }
 
+func (s *flowMatchEuler) usesDynamicShifting() bool { return s.dynamic }
+
 func (s *flowMatchEuler) start(t *tables, i int, _ *builder) (sample, noise float64) {
 	return 1 - t.sigmas[i], t.sigmas[i]
 }

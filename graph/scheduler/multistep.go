@@ -49,6 +49,8 @@ func (f *fields) multistep() multistep {
 
 func (s *multistep) usesFlowSigmas() bool { return s.flow }
 
+func (s *multistep) usesDynamicShifting() bool { return s.dynamic }
+
 // scales splits a sigma of the table into the factors of the clean sample and of the noise.
 func (s *multistep) scales(sigma float64) (alpha, sigmaT float64) {
 	if s.flow {

@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"precast/graph/checkpoint"
 	"precast/graph/trace"
 )
 
@@ -274,6 +275,32 @@ func TestMu(t *testing.T) {
 		check("qwen", g.mus.Qwen, func(m goldenMu) float64 { return qwen.Mu(m.ImageSeqLen) })
 		check("flux2", g.mus.Flux2, func(m goldenMu) float64 { return Flux2Mu(m.ImageSeqLen, m.Steps) })
 	})
+}
+
+// TestDynamicShifting: the config says it, where the class has such a field.
+func TestDynamicShifting(t *testing.T) {
+	for _, tc := range []struct {
+		class, json string
+		want        bool
+	}{
+		{"FlowMatchEulerDiscreteScheduler", `{"use_dynamic_shifting": true}`, true},
+		{"FlowMatchEulerDiscreteScheduler", `{"shift": 3}`, false},
+		{"UniPCMultistepScheduler", `{"use_flow_sigmas": true, "prediction_type": "flow_prediction", "use_dynamic_shifting": true}`, true},
+		{"UniPCMultistepScheduler", `{}`, false},
+		{"DDIMScheduler", `{}`, false},
+	} {
+		cfg, err := checkpoint.ParseConfig("scheduler_config.json", []byte(tc.json))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := New(tc.class, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.DynamicShifting(); got != tc.want {
+			t.Errorf("%s %s: found %v, wanted %v", tc.class, tc.json, got, tc.want)
+		}
+	}
 }
 
 // TestStepNetworkTrace traces the program in float32 and bfloat16 and checks its signature.

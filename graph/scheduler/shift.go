@@ -37,6 +37,12 @@ func (s *Scheduler) UsesFlowSigmas() bool {
 	return ok && f.usesFlowSigmas()
 }
 
+// DynamicShifting tells whether the config sets use_dynamic_shifting: the class then needs mu, which Stable Diffusion 3 gives it only then.
+func (s *Scheduler) DynamicShifting() bool {
+	d, ok := s.rule.(interface{ usesDynamicShifting() bool })
+	return ok && d.usesDynamicShifting()
+}
+
 // Flux2Mu is the shift of FLUX.2 at n image tokens and a number of steps: two fitted lines, for 10 and for 200 steps,
 // and between them by the number of steps; above 4300 tokens the line for 200 alone (compute_empirical_mu).
 func Flux2Mu(n, steps int) float64 {
