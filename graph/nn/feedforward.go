@@ -28,6 +28,13 @@ func FeedForward(c *trace.Ctx, name string, x *ml.Node, inner int, kind string) 
 	return Linear(c, "net.2", h, x.Shape().Dim(-1), true)
 }
 
+// GatedMLP is the feed-forward block of language models: down(act(gate(x)) * up(x)), three linear layers of these names without biases, x [..., n] ->
+// [..., n] with inner wide between (https://arxiv.org/abs/2002.05202).
+func GatedMLP(c *trace.Ctx, gate, up, down string, x *ml.Node, inner int, act Activation) *ml.Node {
+	h := ml.Mul(act(Linear(c, gate, x, inner, false)), Linear(c, up, x, inner, false))
+	return Linear(c, down, h, x.Shape().Dim(-1), false)
+}
+
 // Gated is a gated linear unit (https://arxiv.org/abs/2002.05202): x [..., 2n] -> x[..., :n] * act(x[..., n:]).
 func Gated(x *ml.Node, act Activation) *ml.Node {
 	h := ml.Split(x, -1, 2)

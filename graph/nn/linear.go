@@ -54,6 +54,14 @@ func broadcastLast(v, like *ml.Node) *ml.Node {
 // isHalf says whether d is one of the 16-bit float dtypes.
 func isHalf(d dtypes.DType) bool { return d == dtypes.BFloat16 || d == dtypes.Float16 }
 
+// Wide is the dtype that sums and a model's float32 islands are computed in where activations have the dtype d: float32 for half precisions, else d.
+func Wide(d dtypes.DType) dtypes.DType {
+	if isHalf(d) {
+		return dtypes.Float32
+	}
+	return d
+}
+
 // toDType converts x to d, or returns x itself where it is that already.
 func toDType(x *ml.Node, d dtypes.DType) *ml.Node {
 	if x.DType() == d {

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"github.com/gomlx/compute/dtypes"
 	ml "github.com/gomlx/gomlx/core/graph"
 
 	"precast/graph/trace"
@@ -10,16 +11,27 @@ import (
 // by weight [n] and bias [n]. The variance is the biased one, taken about the mean in a second sweep: the mean of squares would
 // cancel where a channel's offset is large, as in the residual stream of a deep transformer.
 func LayerNorm(c *trace.Ctx, name string, x *ml.Node, eps float64, affine bool) *ml.Node {
+	return toDType(layerNorm(c, c.DType, name, x, eps, affine), x.DType())
+}
+
+// FP32LayerNorm is LayerNorm with weights in float32 where the compute dtype is a half precision, and a result of that dtype (diffusers,
+// models/normalization.py, over the float32 of a stream): what it is modulated with or added to follows before the rounding.
+func FP32LayerNorm(c *trace.Ctx, name string, x *ml.Node, eps float64, affine bool) *ml.Node {
+	return layerNorm(c, Wide(c.DType), name, x, eps, affine)
+}
+
+// layerNorm has its result in float32 where x is half precision.
+func layerNorm(c *trace.Ctx, weights dtypes.DType, name string, x *ml.Node, eps float64, affine bool) *ml.Node {
 	defer enter(c, name)()
 	h := widen(x)
 	n := x.Shape().Dim(-1)
 	h = ml.Sub(h, overLast(meanLast(h), h))
 	h = ml.Mul(h, overLast(ml.Rsqrt(ml.AddScalar(meanLast(ml.Mul(h, h)), eps)), h))
 	if affine {
-		h = ml.Mul(h, broadcastLast(toDType(c.Weight("weight", n), h.DType()), h))
-		h = ml.Add(h, broadcastLast(toDType(c.Weight("bias", n), h.DType()), h))
+		h = ml.Mul(h, broadcastLast(toDType(c.WeightAs(weights, "weight", n), h.DType()), h))
+		h = ml.Add(h, broadcastLast(toDType(c.WeightAs(weights, "bias", n), h.DType()), h))
 	}
-	return toDType(h, x.DType())
+	return h
 }
 
 // RMSNorm is root mean square normalisation over the last axis with a weight [n]: x [..., n] -> [..., n],
@@ -44,16 +56,20 @@ func overLast(v, like *ml.Node) *ml.Node {
 	return ml.ExpandAndBroadcast(v, like.Shape().Dimensions, []int{like.Rank() - 1})
 }
 
-// Modulate is x (1 + scale) + shift, for x [B, L, n] and scale, shift [B, n]: how adaptive norms condition a sequence.
+// Modulate is x (1 + scale) + shift, for x [B, L, n] and scale, shift [B, n], or [B, L, n] for one a token: how adaptive norms condition a
+// sequence.
 func Modulate(x, scale, shift *ml.Node) *ml.Node {
 	return ml.Add(ml.Mul(x, overLength(ml.AddScalar(scale, 1.0), x)), overLength(shift, x))
 }
 
-// Gate is gate * x for x [B, L, n] and gate [B, n].
+// Gate is gate * x for x [B, L, n] and gate [B, n] or [B, L, n].
 func Gate(x, gate *ml.Node) *ml.Node { return ml.Mul(x, overLength(gate, x)) }
 
-// overLength broadcasts v [B, n] along the sequence axis of like [B, L, n].
+// overLength broadcasts v [B, n] along the sequence axis of like [B, L, n]; a v of that length stays.
 func overLength(v, like *ml.Node) *ml.Node {
+	if v.Rank() == like.Rank() {
+		return v
+	}
 	return ml.ExpandAndBroadcast(v, like.Shape().Dimensions, []int{1})
 }
 

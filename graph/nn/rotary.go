@@ -10,25 +10,29 @@ import (
 // Rotary holds the tables of a rotary position embedding (https://arxiv.org/abs/2104.09864), prepared once for all layers that
 // apply them.
 type Rotary struct {
-	// cos and sin are [1, L, 1, D] in float32; sin is negated at the first channel of each pair.
+	// cos and sin are [1 or B, L, 1, D] in float32; sin is negated at the first channel of each pair.
 	cos, sin *ml.Node
 	// halves says that channel i pairs with D/2 + i; else it pairs with its neighbour.
 	halves bool
 }
 
 // NewRotary prepares cos and sin, both [L, D] float32 with each angle twice in a row (the layout of get_1d_rotary_pos_embed with
-// repeat_interleave_real in diffusers, models/embeddings.py).
+// repeat_interleave_real in diffusers, models/embeddings.py), or [B, L, D] where the positions of a batch's sequences differ.
 func NewRotary(cos, sin *ml.Node) *Rotary {
-	if cos.Rank() != 2 || !cos.Shape().Equal(sin.Shape()) || cos.Shape().Dim(1)%2 != 0 {
-		panic(fmt.Sprintf("rotary tables: found cos %s and sin %s, wanted the same [L, D] with D even", cos.Shape(), sin.Shape()))
+	rank, d := cos.Rank(), cos.Shape().Dim(-1)
+	if rank < 2 || rank > 3 || !cos.Shape().Equal(sin.Shape()) || d%2 != 0 {
+		panic(fmt.Sprintf("rotary tables: found cos %s and sin %s, wanted the same [L, D] or [B, L, D] with D even", cos.Shape(), sin.Shape()))
 	}
-	n, d := cos.Shape().Dim(0), cos.Shape().Dim(1)
+	batch, n := 1, cos.Shape().Dim(rank-2)
+	if rank == 3 {
+		batch = cos.Shape().Dim(0)
+	}
 	sign := ml.Const(cos.Graph(), []float32{-1, 1})
-	pairs := ml.Reshape(toDType(sin, dtypes.Float32), n, d/2, 2)
+	pairs := ml.Reshape(toDType(sin, dtypes.Float32), batch*n, d/2, 2)
 	signed := ml.Mul(pairs, broadcastLast(sign, pairs))
 	return &Rotary{
-		cos: ml.Reshape(toDType(cos, dtypes.Float32), 1, n, 1, d),
-		sin: ml.Reshape(signed, 1, n, 1, d),
+		cos: ml.Reshape(toDType(cos, dtypes.Float32), batch, n, 1, d),
+		sin: ml.Reshape(signed, batch, n, 1, d),
 	}
 }
 

@@ -505,6 +505,13 @@ func TestRotary(t *testing.T) {
 	want := []float32{-2, 1, 3*c60 - 4*s60, 4*c60 + 3*s60, -6, 5, 7*c60 - 8*s60, 8*c60 + 7*s60}
 	near(t, "rotated", got, arr(want, 1, 1, 2, 4), 1e-6)
 
+	// Two sequences with angles of their own: the second's are swapped.
+	both := arr(append(append([]float32{}, x.v[:4]...), x.v[:4]...), 2, 1, 1, 4)
+	cosB, sinB := arr([]float32{0, 0, c60, c60, c60, c60, 0, 0}, 2, 1, 4), arr([]float32{1, 1, s60, s60, s60, s60, 1, 1}, 2, 1, 4)
+	got = one(t, nil, func(c *trace.Ctx) *ml.Node { return NewRotary(cosB.node(c), sinB.node(c)).Apply(both.node(c)) })
+	want = []float32{-2, 1, 3*c60 - 4*s60, 4*c60 + 3*s60, c60 - 2*s60, 2*c60 + s60, -4, 3}
+	near(t, "rotated by sequence", got, arr(want, 2, 1, 1, 4), 1e-6)
+
 	// The same two rotations of channels (0, 2) and (1, 3).
 	cos, sin = arr([]float32{0, c60}, 1, 2), arr([]float32{1, s60}, 1, 2)
 	got = one(t, nil, func(c *trace.Ctx) *ml.Node { return NewRotaryHalves(cos.node(c), sin.node(c)).Apply(x.node(c)) })
@@ -514,9 +521,16 @@ func TestRotary(t *testing.T) {
 	msg := panics(t, func(c *trace.Ctx) *ml.Node {
 		return NewRotary(randomArray(1, 1, 2, 3).node(c), randomArray(1, 1, 2, 3).node(c)).Apply(x.node(c))
 	})
-	if want := "wanted the same [L, D] with D even"; !strings.Contains(msg, want) {
+	if want := "wanted the same [L, D] or [B, L, D] with D even"; !strings.Contains(msg, want) {
 		t.Errorf("got %q, want %q in it", msg, want)
 	}
+}
+
+// TestGatedMLP gates 3 by SiLU of 2.
+func TestGatedMLP(t *testing.T) {
+	weights := map[string]array{"gate.weight": arr([]float32{2}, 1, 1), "up.weight": arr([]float32{3}, 1, 1), "down.weight": arr([]float32{10}, 1, 1)}
+	got := one(t, weights, func(c *trace.Ctx) *ml.Node { return GatedMLP(c, "gate", "up", "down", vec(1).node(c), 1, SiLU) })
+	near(t, "result", got, vec(float32(10*3*2/(1+math.Exp(-2)))), 1e-5)
 }
 
 func TestFeedForward(t *testing.T) {

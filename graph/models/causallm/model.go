@@ -161,9 +161,7 @@ func mlp(c *trace.Ctx, cfg Config, x *ml.Node) *ml.Node {
 	if !ok {
 		panic(fmt.Sprintf("BUG: activation %q passed ParseConfig", cfg.HiddenAct))
 	}
-	gate := act(nn.Linear(c, "gate_proj", x, cfg.IntermediateSize, false))
-	h := ml.Mul(gate, nn.Linear(c, "up_proj", x, cfg.IntermediateSize, false))
-	return nn.Linear(c, "down_proj", h, cfg.HiddenSize, false)
+	return nn.GatedMLP(c, "gate_proj", "up_proj", "down_proj", x, cfg.IntermediateSize, act)
 }
 
 // Rotary prepares the rotary positions 0 to n-1. The tables are computed in the graph from one constant of HeadDim/2 frequencies, in float32 as the
