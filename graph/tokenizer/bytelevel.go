@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -100,8 +101,14 @@ func openQwen2(dir string) (*base, error) {
 
 // openWhole opens a tokenizer of which tokenizer.json says everything, as Mistral's does behind PixtralProcessor.
 func openWhole(dir string) (*base, error) {
-	f, err := readFolder(dir, "tokenizer.json")
+	f, err := readFolder(dir)
 	if err != nil {
+		return nil, err
+	}
+	if f.whole == nil {
+		return nil, fmt.Errorf("%s: no such file; this class has its vocabulary there, and tekken.json or tokenizer.model are not read", filepath.Join(dir, "tokenizer.json"))
+	}
+	if _, err := f.modelObject("BPE"); err != nil {
 		return nil, err
 	}
 	m := &byteLevel{}
@@ -287,13 +294,11 @@ func (f *folder) splits() (splits []split, err error) {
 	return splits, f.whole.Err()
 }
 
-// around sets the special tokens around a text: those of tokenizer.json's post-processor, or the named ones where the config says
-// so (TokenizersBackend in transformers, tokenization_utils_tokenizers.py).
+// around sets the special tokens around a text: those of tokenizer.json's post-processor, or without that file the named ones where
+// the config says so. transformers reads add_bos_token and add_eos_token only then (tokenization_utils_base.py, _from_pretrained).
 func (f *folder) around(b *base, named map[string]int32) error {
-	var has bool
 	if f.whole != nil {
-		err := f.parts("post_processor", func(p part, where string) {
-			has = true
+		return f.parts("post_processor", func(p part, where string) {
 			switch p.Type {
 			case "ByteLevel":
 			case "TemplateProcessing":
@@ -302,21 +307,14 @@ func (f *folder) around(b *base, named map[string]int32) error {
 				f.whole.Problem(where+".type", "found %q, wanted one of ByteLevel, TemplateProcessing, Sequence", p.Type)
 			}
 		})
-		if err != nil {
-			return err
-		}
 	}
-	if has && !f.config.Has("add_bos_token") && !f.config.Has("add_eos_token") {
-		return nil
-	}
-	b.prefix, b.suffix = nil, nil
 	if id, ok := named["bos_token"]; ok && f.config.Bool("add_bos_token", false) {
 		b.prefix = []int32{id}
 	}
 	if id, ok := named["eos_token"]; ok && f.config.Bool("add_eos_token", false) {
 		b.suffix = []int32{id}
 	}
-	return f.config.Err()
+	return nil
 }
 
 // template reads a TemplateProcessing post-processor's form for one text.

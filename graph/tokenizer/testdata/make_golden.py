@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 
-from transformers import CLIPTokenizer, T5Tokenizer
+from transformers import CLIPTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer, T5Tokenizer
 
 reference = sys.argv[1]
 here = os.path.dirname(os.path.abspath(__file__))
@@ -27,6 +27,11 @@ for name, source in {
     "shapes/tokenizer.json": "shapes-flux1/model/tokenizer/tokenizer.json",
     "t5/tokenizer.json": "tiny/flux1-dev/model/tokenizer_2/tokenizer.json",
     "t5/spiece.model": "tiny/flux1-dev/model/tokenizer_2/spiece.model",
+    "qwen/vocab.json": "tiny/z-image/model/tokenizer/vocab.json",
+    "qwen/merges.txt": "tiny/z-image/model/tokenizer/merges.txt",
+    "qwen/tokenizer.json": "tiny/z-image/model/tokenizer/tokenizer.json",
+    "mistral/tokenizer.json": "tiny/flux2-dev/model/tokenizer/tokenizer.json",
+    "mistral/chat_template.jinja": "tiny/flux2-dev/model/tokenizer/chat_template.jinja",
 }.items():
     os.makedirs(os.path.dirname(os.path.join(base, name)), exist_ok=True)
     shutil.copyfile(os.path.join(reference, source), os.path.join(base, name))
@@ -68,6 +73,48 @@ folders = {
     "t5-spiece-300": ("T5Tokenizer", ["t5/spiece.model"], {"tokenizer_config.json": {"extra_ids": 300}}),
 }
 
+qwen, mistral = config("z-image", "model/tokenizer/tokenizer_config.json"), config("flux2-dev", "model/tokenizer/tokenizer_config.json")
+qwen_json, mistral_json = config("z-image", "model/tokenizer/tokenizer.json"), config("flux2-dev", "model/tokenizer/tokenizer.json")
+byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+digits = {"type": "Split", "pattern": {"Regex": r"[\d]{1,3}|\w+(?=\s)|[^\S\n]+(?![^\s])|\x{21}+"}, "behavior": "Isolated", "invert": False}
+plain_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+folders |= {
+    "qwen": ("Qwen2TokenizerFast", ["qwen/tokenizer.json"], {"tokenizer_config.json": qwen}),
+    "qwen-vocabulary": ("Qwen2Tokenizer", ["qwen/vocab.json", "qwen/merges.txt"], {"tokenizer_config.json": qwen}),
+    "qwen-bare": ("Qwen2Tokenizer", ["qwen/vocab.json", "qwen/merges.txt"], {}),
+    "qwen-json-alone": ("Qwen2Tokenizer", ["qwen/tokenizer.json"], {}),
+    "qwen-prefix-space": ("Qwen2Tokenizer", ["qwen/vocab.json", "qwen/merges.txt"], {
+        "tokenizer_config.json": {**qwen, "add_prefix_space": True, "add_eos_token": True, "truncation_side": "left"},
+    }),
+    "mistral": ("PixtralProcessor", ["mistral/tokenizer.json", "mistral/chat_template.jinja"], {"tokenizer_config.json": mistral}),
+    "mistral-bos-eos": ("PreTrainedTokenizerFast", ["mistral/tokenizer.json"], {
+        "tokenizer_config.json": {**mistral, "add_bos_token": True, "add_eos_token": True, "padding_side": "right", "truncation_side": "left"},
+    }),
+    "gpt2-nfkc": ("PreTrainedTokenizerFast", [], {
+        "tokenizer.json": {**qwen_json, "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "NFKC"}]}, "pre_tokenizer": byte_level},
+        "tokenizer_config.json": qwen,
+    }),
+    "other-pattern": ("PreTrainedTokenizerFast", [], {
+        "tokenizer.json": {
+            **mistral_json, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [digits, plain_bytes]},
+            "model": {**mistral_json["model"], "ignore_merges": False, "merges": [" ".join(m) for m in mistral_json["model"]["merges"]]},
+        },
+        "tokenizer_config.json": mistral,
+    }),
+    "bytes-missing": ("PreTrainedTokenizerFast", [], {
+        "tokenizer.json": {**qwen_json, "added_tokens": [], "model": {
+            **qwen_json["model"], "unk_token": "?", "fuse_unk": True, "vocab": {"?": 0, "a": 1, "b": 2, "ab": 3, "\u0120": 4, "aab": 5}, "merges": [["a", "b"], ["a", "ab"]],
+        }},
+        "tokenizer_config.json": {"pad_token": "?"},
+    }),
+    "bytes-dropped": ("PreTrainedTokenizerFast", [], {
+        "tokenizer.json": {**qwen_json, "added_tokens": [], "model": {
+            **qwen_json["model"], "vocab": {"?": 0, "a": 1, "b": 2, "ab": 3, "\u0120": 4, "aab": 5}, "merges": [["a", "b"], ["a", "ab"]],
+        }},
+        "tokenizer_config.json": {"pad_token": "?"},
+    }),
+}
+
 random.seed(7)
 ranges = [
     (0x20, 0x7E, 30), (0xA0, 0x24F, 8), (0x300, 0x36F, 4), (0x370, 0x3FF, 2), (0x400, 0x4FF, 2), (0x590, 0x6FF, 2), (0x900, 0x97F, 3),
@@ -94,8 +141,18 @@ def string():
 
 
 texts = pieces + [string() for _ in range(200)]
+texts += [
+    "don't DON'T I'LL you\u2019re it'\u017f '\u212a", "  two  spaces", "tail   ", " \n \n\n x", "\r\n\r\n", "\t\ta\tb", "a\u0085b\u00a0c\u3000d\u200be\u001cf",
+    "1234567 12,345.67 \u0661\u0662 \u2167", "\u01c5\u01c8 \u02b0\u02b1 \u0301x", "path/to/file.txt//\n", "!!! ?!\n\n...", "caf\u00e9 cafe\u0301 \u212b",
+    "aababab zz ab?ba", "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f3f3\ufe0f", "<|im_start|>user\nhi<|im_end|>", "[INST] a [/INST]</s><s>", "<think>\n\n</think>",
+    "HTTPServer iPhone \u00c5ngstr\u00f6m\u00c4", "",
+]
 result = {"texts": texts, "folders": {}}
-classes = {"CLIPTokenizer": CLIPTokenizer, "T5Tokenizer": T5Tokenizer}
+classes = {
+    "CLIPTokenizer": CLIPTokenizer, "T5Tokenizer": T5Tokenizer, "Qwen2Tokenizer": Qwen2Tokenizer, "Qwen2TokenizerFast": Qwen2Tokenizer,
+    # The processor needs torchvision; it hands text to this class.
+    "PixtralProcessor": PreTrainedTokenizerFast, "PreTrainedTokenizerFast": PreTrainedTokenizerFast,
+}
 for name, (cls, files, configs) in folders.items():
     with tempfile.TemporaryDirectory() as folder:
         for file in files:
