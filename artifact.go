@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -82,17 +83,17 @@ func openArtifact(path string) (*artifact, error) {
 
 func (a *artifact) close() error { return a.bundle.Close() }
 
-// apply takes the options that the artifact fixes and refuses others: given is the configuration before its defaults, want the dtype in it.
-func (a *artifact) apply(c *Config, given Config, want graph.DType) (graph.DType, error) {
-	dtype, err := parseDType(a.file.DType)
+// apply takes the options that the artifact fixes and refuses others: given is the configuration before its defaults, want the options in it.
+func (a *artifact) apply(c *Config, given Config, want pipelines.Options) (pipelines.Options, error) {
+	options, err := parseDTypeFlag(a.file.DType)
 	if err != nil {
-		return dtype, userErrorf("%s: %w", a.path, err)
+		return want, userErrorf("%s: %w", a.path, err)
 	}
-	if given.DType != "" && want != dtype {
-		return dtype, userErrorf("dtype: the artifact %s was compiled for %s, not %s; compile another, or run the checkpoint folder", a.path, a.file.DType, given.DType)
+	if given.DType != "" && (want.DType != options.DType || !maps.Equal(want.DTypes, options.DTypes)) {
+		return want, userErrorf("dtype: the artifact %s was compiled for %s, not %s; compile another, or run the checkpoint folder", a.path, a.file.DType, given.DType)
 	}
 	if given.Regions != "" && given.Regions != a.file.Regions {
-		return dtype, userErrorf("regions: the artifact %s was compiled with --regions %s, not %s", a.path, a.file.Regions, given.Regions)
+		return want, userErrorf("regions: the artifact %s was compiled with --regions %s, not %s", a.path, a.file.Regions, given.Regions)
 	}
 	c.Regions = a.file.Regions
 	if c.Scheduler == "" {
@@ -101,7 +102,17 @@ func (a *artifact) apply(c *Config, given Config, want graph.DType) (graph.DType
 	if c.Variant == "" {
 		c.Variant = a.file.Variant
 	}
-	return dtype, nil
+	options.Scheduler = c.Scheduler
+	return options, nil
+}
+
+// dtypeFlag writes options as parseDTypeFlag reads them.
+func dtypeFlag(o pipelines.Options) string {
+	text := graph.DTypeName(o.DType)
+	for _, component := range slices.Sorted(maps.Keys(o.DTypes)) {
+		text += "," + component + "=" + graph.DTypeName(o.DTypes[component])
+	}
+	return text
 }
 
 // defaults gives a request without sizes those of the artifact: its first, or the text length that goes with the size asked for.
@@ -113,8 +124,14 @@ func (a *artifact) defaults(r *Request) {
 		r.Height, r.Width = a.file.Shapes[0].Height, a.file.Shapes[0].Width
 	}
 	for _, s := range a.file.Shapes {
-		if r.MaxSequenceLength == 0 && s.Height == r.Height && s.Width == r.Width {
+		if s.Height != r.Height || s.Width != r.Width {
+			continue
+		}
+		if r.MaxSequenceLength == 0 {
 			r.MaxSequenceLength = s.MaxSequenceLength
+		}
+		if r.NumFrames == 0 {
+			r.NumFrames = s.Frames
 		}
 	}
 }
@@ -333,7 +350,7 @@ func (p *Pipeline) save(w *cache.BundleWriter, shapes []Sizes, programs []*pipel
 		return asUser(err)
 	}
 	file := artifactFile{
-		Pipeline: p.Class(), Checkpoint: dir, Headers: map[string]string{}, DType: graph.DTypeName(e.dtype), Regions: p.cfg.Regions, Mode: p.cfg.Mode,
+		Pipeline: p.Class(), Checkpoint: dir, Headers: map[string]string{}, DType: dtypeFlag(p.options), Regions: p.cfg.Regions, Mode: p.cfg.Mode,
 		Scheduler: p.cfg.Scheduler, Variant: p.cfg.Variant, Target: e.backend.identity, Shapes: shapes,
 	}
 	added := map[string]bool{}

@@ -165,7 +165,7 @@ func (p *Pipeline) programsFor(o CompileOptions) ([]Sizes, []*pipelines.Program,
 	var programs []*pipelines.Program
 	for _, s := range list {
 		req := o.Request
-		req.Height, req.Width, req.MaxSequenceLength = s.Height, s.Width, s.MaxSequenceLength
+		req.Height, req.Width, req.NumFrames, req.MaxSequenceLength = s.Height, s.Width, s.Frames, s.MaxSequenceLength
 		req.Prompt, req.NumImagesPerPrompt = []string{""}, max(1, s.Batch)
 		if len(req.NegativePrompt) > 1 {
 			req.NegativePrompt = req.NegativePrompt[:1]

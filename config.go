@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 
 	"precast/graph"
+	"precast/graph/pipelines"
 	"precast/passes"
 )
 
@@ -24,7 +25,8 @@ type Config struct {
 	// process asked for: it is a setting of the process.
 	Threads int
 
-	// DType is the dtype that the networks compute in: "float32" (empty), "bfloat16" or "float16".
+	// DType is the dtype that the networks compute in: "float32" (empty), "bfloat16" or "float16"; components that differ follow, as in
+	// "bfloat16,vae=float32".
 	DType string
 	// Regions is "inline" (empty: a component is one program) or "split" (each class of repeated blocks is a program of its own).
 	Regions string
@@ -34,6 +36,9 @@ type Config struct {
 	Offload string
 	// TensorParallelSize is 1 (or 0), the only size.
 	TensorParallelSize int
+	// TextEncoderDevice is where text encoders run: empty where everything does, or "cpu", on the CPU plugin where one is installed, else the Go
+	// backend.
+	TextEncoderDevice string
 	// Scheduler replaces the checkpoint's: CLASS[,key=value...].
 	Scheduler string
 	// Variant selects weight files (*.fp16.safetensors).
@@ -60,18 +65,49 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// parseDTypeFlag reads DTYPE[,COMPONENT=DTYPE...].
+func parseDTypeFlag(text string) (pipelines.Options, error) {
+	o := pipelines.Options{DType: dtypes.Float32, DTypes: map[string]graph.DType{}}
+	if text == "" {
+		return o, nil
+	}
+	for i, part := range strings.Split(text, ",") {
+		component, name, own := strings.Cut(part, "=")
+		if !own {
+			component, name = "", part
+		}
+		var dtype graph.DType
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "float32", "f32", "fp32":
+			dtype = dtypes.Float32
+		case "bfloat16", "bf16":
+			dtype = dtypes.BFloat16
+		case "float16", "f16", "fp16":
+			dtype = dtypes.Float16
+		default:
+			return o, userErrorf("dtype: found %q, wanted float32, bfloat16 or float16", name)
+		}
+		switch component = strings.TrimSpace(component); {
+		case own && component != "":
+			o.DTypes[component] = dtype
+		case !own && i == 0:
+			o.DType = dtype
+		default:
+			return o, userErrorf("dtype: found %q in %q, wanted DTYPE[,COMPONENT=DTYPE...], such as bfloat16,vae=float32", part, text)
+		}
+	}
+	return o, nil
+}
+
 // check fills in defaults and refuses what is not known.
-func (c *Config) check() (graph.DType, error) {
-	var dtype graph.DType
-	switch strings.ToLower(c.DType) {
-	case "", "float32", "f32", "fp32":
-		dtype = dtypes.Float32
-	case "bfloat16", "bf16":
-		dtype = dtypes.BFloat16
-	case "float16", "f16", "fp16":
-		dtype = dtypes.Float16
-	default:
-		return dtype, userErrorf("dtype: found %q, wanted float32, bfloat16 or float16", c.DType)
+func (c *Config) check() (pipelines.Options, error) {
+	dtype, err := parseDTypeFlag(c.DType)
+	if err != nil {
+		return dtype, err
+	}
+	dtype.Scheduler = c.Scheduler
+	if c.TextEncoderDevice != "" && c.TextEncoderDevice != "cpu" {
+		return dtype, userErrorf("text-encoder-device: found %q, wanted cpu", c.TextEncoderDevice)
 	}
 	for _, f := range []struct {
 		name  string

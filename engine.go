@@ -139,6 +139,22 @@ type engine struct {
 	live    map[*tensor]bool
 }
 
+// close frees everything on the device, then the client. After an error the device may still read mapped weights.
+func (e *engine) close() error {
+	var errs []error
+	for t := range e.live {
+		errs = append(errs, t.buf.Delete())
+	}
+	errs = append(errs, e.weights.close())
+	for _, q := range e.programs {
+		errs = append(errs, q.close())
+	}
+	if e.backend != nil {
+		errs = append(errs, e.backend.client.Close())
+	}
+	return errors.Join(errs...)
+}
+
 // program is a program that is ready to be bound to weights and run.
 type program struct {
 	manifest *manifest

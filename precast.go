@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,15 +45,18 @@ type Pipeline struct {
 	loras    *lora.Set
 	artifact *artifact
 	pipe     pipelines.Pipeline
+	options  pipelines.Options
 	engine   *engine
-	stats    *Stats
-	closed   sync.Once
+	// text runs the text encoders, where they have a device of their own; else nil.
+	text   *engine
+	stats  *Stats
+	closed sync.Once
 }
 
 // Open opens a checkpoint folder or an artifact. Configs are read and checked; weights are mapped, not read; nothing is compiled.
 func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error) {
 	start, given := time.Now(), cfg
-	dtype, err := cfg.check()
+	options, err := cfg.check()
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +71,7 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 		if p.artifact, err = openArtifact(path); err != nil {
 			return nil, err
 		}
-		if dtype, err = p.artifact.apply(&p.cfg, given, dtype); err != nil {
+		if options, err = p.artifact.apply(&p.cfg, given, options); err != nil {
 			return nil, err
 		}
 		dir = p.artifact.checkpointDir(&p.cfg)
@@ -84,22 +88,33 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 	if p.artifact != nil && p.ck.Class() != p.artifact.file.Pipeline {
 		return nil, userErrorf("%s: the artifact was compiled for a %s, but %s holds a %s; name the right folder with --checkpoint", path, p.artifact.file.Pipeline, dir, p.ck.Class())
 	}
-	if p.pipe, err = pipelines.New(p.ck, pipelines.Options{DType: dtype, Scheduler: p.cfg.Scheduler}); err != nil {
+	for component := range options.DTypes {
+		if !p.ck.Has(component) {
+			return nil, userErrorf("dtype: %q is none of this checkpoint's components; it has %s", component, strings.Join(p.ck.Components(), ", "))
+		}
+	}
+	if p.pipe, err = pipelines.New(p.ck, options); err != nil {
 		return nil, asUser(err)
 	}
 	if p.loras, err = openLoRAs(p.ck, p.cfg.LoRAs); err != nil {
 		return nil, err
 	}
-	p.engine = &engine{
-		cfg: &p.cfg, dtype: dtype, source: source{ck: p.ck, loras: p.loras}, stats: p.stats, class: p.pipe.Class(), artifact: p.artifact,
-		programs: map[string]*program{}, traced: map[string]*graph.Module{}, live: map[*tensor]bool{},
-	}
-	p.engine.weights = newWeightStore(p.engine)
+	p.options = options
+	p.engine = p.newEngine(&p.cfg, p.artifact)
 	p.stats.time("", "open", start)
 	return p, nil
 }
 
-// connect opens the backend and the cache, once.
+func (p *Pipeline) newEngine(cfg *Config, a *artifact) *engine {
+	e := &engine{
+		cfg: cfg, dtype: p.options.DType, source: source{ck: p.ck, loras: p.loras}, stats: p.stats, class: p.pipe.Class(), artifact: a,
+		programs: map[string]*program{}, traced: map[string]*graph.Module{}, live: map[*tensor]bool{},
+	}
+	e.weights = newWeightStore(e)
+	return e
+}
+
+// connect opens the backend and the cache, once; and those of the text encoders, where they have a device of their own.
 func (p *Pipeline) connect() error {
 	e := p.engine
 	if e.backend != nil {
@@ -113,6 +128,23 @@ func (p *Pipeline) connect() error {
 	e.backend = b
 	if !p.cfg.NoCache {
 		e.store = cache.Open(p.cfg.CacheDir, cache.Options{Warn: func(format string, args ...any) { p.cfg.Log.Warn(fmt.Sprintf(format, args...)) }})
+	}
+	if p.cfg.TextEncoderDevice != "" {
+		own := p.cfg
+		own.Backend, own.Plugin = "auto", ""
+		b, err := openBackend(&own)
+		if err != nil {
+			return err
+		}
+		if len(cache.Key{Fields: b.identity}.Diff(cache.Key{Fields: e.backend.identity})) == 0 {
+			// It is the device that everything runs on.
+			if err := b.client.Close(); err != nil {
+				return err
+			}
+		} else {
+			p.text = p.newEngine(&p.cfg, p.artifact)
+			p.text.backend, p.text.store = b, e.store
+		}
 	}
 	p.stats.time("", "client", start)
 	return nil
@@ -138,27 +170,46 @@ func (p *Pipeline) Stats() *Stats {
 func (p *Pipeline) Check(req *Request) error {
 	q := *req
 	q.Warn = func(string, ...any) {}
-	return p.check(&q)
+	return p.check(&q, allStages)
 }
 
-// check is Check on a request of its own, whose defaults it fills in.
-func (p *Pipeline) check(req *Request) error {
+// SizesFor are the sizes of what a request makes, its defaults filled in; an error is what Check would say. The request is not changed.
+func (p *Pipeline) SizesFor(req *Request) (Sizes, error) {
+	q := *req
+	q.Warn = func(string, ...any) {}
+	if err := p.complete(&q); err != nil {
+		return Sizes{}, err
+	}
+	return p.pipe.Sizes(&q), nil
+}
+
+var allStages = []Stage{StageEncode, StageDenoise, StageDecode}
+
+// check is Check on a request of its own, whose defaults it fills in, for some stages of a run.
+func (p *Pipeline) check(req *Request, stages []Stage) error {
 	if err := p.complete(req); err != nil {
 		return err
 	}
 	s := p.pipe.Sizes(req)
-	activations, weights := p.pipe.ActivationBytes(s), p.weightBytes(req)
+	var activations int64
+	if slices.ContainsFunc(stages, func(s Stage) bool { return s != StageEncode }) {
+		activations = p.pipe.ActivationBytes(s)
+	}
+	weights := p.weightBytes(req, stages)
 	if have := availableMemory(); have > 0 && activations+weights > have {
 		return userErrorf("%s needs about %s for activations and %s for weights in %s, and %s of memory is available; take a smaller size or batch, --dtype bfloat16, or --offload model",
 			s, FormatBytes(activations), FormatBytes(weights), graph.DTypeName(p.engine.dtype), FormatBytes(have))
+	}
+	if req.PromptEmbeds != nil || !slices.Contains(stages, StageEncode) {
+		return nil
 	}
 	return asUser(p.pipe.Prepare(req))
 }
 
 // weightBytes is how much memory the weights take that are on the device together: those of all components, or of the largest where they
 // take turns. Weight files that can't be read count nothing here; reading them says why.
-func (p *Pipeline) weightBytes(req *Request) int64 {
-	programs, err := p.pipe.Programs(p.pipe.Sizes(req), req)
+func (p *Pipeline) weightBytes(req *Request, stages []Stage) int64 {
+	programs, err := p.programs(req, stages)
 	if err != nil {
 		return 0
 	}
@@ -177,7 +228,7 @@ func (p *Pipeline) weightBytes(req *Request) int64 {
 			continue
 		}
 		for _, t := range tensors {
-			bytes[q.Component] += int64(t.Len()) * int64(p.engine.dtype.Size())
+			bytes[q.Component] += int64(t.Len()) * int64(q.DType.Size())
 		}
 	}
 	var all, largest int64
@@ -225,42 +276,11 @@ func (p *Pipeline) checkWeightFiles(programs []*pipelines.Program) error {
 
 // Generate makes pictures. It traces and compiles what is neither in memory, nor in the artifact, nor in the cache.
 func (p *Pipeline) Generate(ctx context.Context, req *Request) (*Result, error) {
-	own := *req
-	req = &own
-	if err := p.check(req); err != nil {
-		return nil, err
-	}
-	programs, err := p.pipe.Programs(p.pipe.Sizes(req), req)
-	if err != nil {
-		return nil, asUser(err)
-	}
-	if err := p.checkWeightFiles(programs); err != nil {
-		return nil, err
-	}
-	if err := p.connect(); err != nil {
-		return nil, err
-	}
-	p.engine.willRun = true
-	// Everything is made ready before anything runs: a weight that is missing costs no compile, a program that can't be compiled no denoising.
-	if err := p.engine.checkWeights(programs); err != nil {
-		return nil, err
-	}
-	if err := p.engine.getAll(ctx, programs); err != nil {
-		return nil, err
-	}
-	start := time.Now()
-	out, err := pipelines.Generate(ctx, p.engine, p.pipe, req)
-	p.stats.time("", "generate", start)
-	var numbers *pipelines.NotFiniteError
-	if errors.As(err, &numbers) {
-		if what := p.engine.weights.firstNonFinite(numbers.Component); what != "" {
-			return nil, userErrorf("%w (%s)", err, what)
-		}
-		return nil, asUser(err)
-	}
-	if err != nil && ctx.Err() != nil {
-		return nil, asUser(err)
-	}
+	var out *Result
+	err := p.stages(ctx, req, allStages, func(r *Request, ex pipelines.Executor) (err error) {
+		out, err = pipelines.Generate(ctx, ex, p.pipe, r)
+		return err
+	})
 	return out, err
 }
 
@@ -268,20 +288,16 @@ func (p *Pipeline) Generate(ctx context.Context, req *Request) (*Result, error) 
 func (p *Pipeline) Close() error {
 	var errs []error
 	p.closed.Do(func() {
-		if e := p.engine; e != nil {
-			for t := range e.live {
-				errs = append(errs, t.buf.Delete())
-			}
-			errs = append(errs, e.weights.close())
-			for _, q := range e.programs {
-				errs = append(errs, q.close())
-			}
-			if e.backend != nil {
-				if err := e.backend.client.Close(); err != nil {
-					// The device may still read weights in place: their mapping has to stay.
-					errs = append(errs, err)
-					return
+		if p.engine != nil {
+			stays := false
+			for _, e := range p.engines() {
+				if err := e.close(); err != nil {
+					errs, stays = append(errs, err), true
 				}
+			}
+			if stays {
+				// The device may still read weights in place: their mapping has to stay.
+				return
 			}
 		}
 		errs = append(errs, p.loras.Close())

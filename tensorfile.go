@@ -10,12 +10,17 @@ import (
 	"precast/graph/checkpoint"
 )
 
+// splitTensorSpec splits FILE.safetensors[:TENSOR].
+func splitTensorSpec(spec string) (path, name string, named bool) {
+	if i := strings.LastIndex(spec, ".safetensors:"); i >= 0 {
+		return spec[:i+len(".safetensors")], spec[i+len(".safetensors:"):], true
+	}
+	return spec, "", false
+}
+
 // ReadTensor reads FILE.safetensors[:TENSOR] as float32. Without a name the file must hold one tensor.
 func ReadTensor(spec string) (*HostTensor, error) {
-	path, name, named := spec, "", false
-	if i := strings.LastIndex(spec, ".safetensors:"); i >= 0 {
-		path, name, named = spec[:i+len(".safetensors")], spec[i+len(".safetensors:"):], true
-	}
+	path, name, named := splitTensorSpec(spec)
 	f, err := checkpoint.OpenFile(path)
 	if err != nil {
 		return nil, err

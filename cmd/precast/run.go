@@ -80,8 +80,10 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 	var cfg precast.Config
 	finish := callFlags(fs, &req)
 	output := fs.StringP("output", "o", "", "PNG `FILE`, or a folder with / at its end for 0000.png, 0001.png ...; several pictures go to FILE-0.png, FILE-1.png ...; "+
-		"a video: .mp4 (through ffmpeg), .webp or .png (animated, lossless), or a folder for a PNG a frame")
+		"a video: .mp4 (through ffmpeg), .png (animated, lossless), or a folder for a PNG a frame; tensors: .safetensors")
 	fps := fs.Float64("fps", 0, "frames a second of a video (default: the pipeline's, 16 for Wan)")
+	var part parts
+	part.flags(fs)
 	stats := fs.String("stats", "", "JSON `FILE` to write counts, bytes, seconds and peak memory to")
 	fs.StringVar(&cfg.Checkpoint, "checkpoint", "", "`DIR` that an artifact's weights are read from, where the folder has moved")
 	engineFlags(fs, &cfg)
@@ -89,17 +91,16 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		if err := wantArgs(args, "OUT.precast or MODEL_DIR"); err != nil {
 			return err
 		}
-		if *output == "" {
-			return userError("output: none given; name a PNG file with -o")
-		}
 		if fs.Changed("fps") && *fps <= 0 {
 			return userError("fps: found %g, wanted a number of frames a second above 0 and up to 1000", *fps)
 		}
 		if err := finish(); err != nil {
 			return err
 		}
-		if len(req.Prompt) == 0 {
-			return userError("prompt: none given; give --prompt TEXT")
+		part.fps = *fps
+		part.latents = fs.Lookup("latents").Value.String()
+		if err := part.quick(&req, *output); err != nil {
+			return err
 		}
 		statsFile, err := openResult("stats", *stats)
 		if err != nil {
@@ -112,35 +113,15 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 			return err
 		}
 		defer p.Close()
-		if err := p.Check(&req); err != nil {
-			return err
-		}
-		frames, err := p.Frames(&req)
-		if err != nil {
-			return err
-		}
-		files := precast.OutputOptions{Count: req.Batch(), Frames: frames, FPS: *fps}
-		if err := p.CheckOutputs(append(precast.OutputPaths(*output, files), *stats)...); err != nil {
-			return err
-		}
-		out, err := precast.OpenOutput(*output, files)
-		if err != nil {
-			return err
-		}
-		defer out.Abort()
 		if show := c.progress("step"); show != nil {
 			req.Progress = show
 		}
-		res, err := p.Generate(ctx, &req)
+		paths, err := part.run(ctx, p, &req, *output, *stats)
 		if err != nil {
 			return err
 		}
 		for _, n := range p.Notes() {
 			cfg.Log.Info(n)
-		}
-		paths, err := out.Write(res)
-		if err != nil {
-			return err
 		}
 		if err := statsFile.commit(p.Stats().WriteJSON); err != nil {
 			return err

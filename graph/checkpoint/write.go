@@ -65,6 +65,15 @@ func WriteFile(path string, items []Item, metadata map[string]string) (err error
 	return os.Rename(out.Name(), path)
 }
 
+// Write writes items as a safetensors file to w, laid out as WriteFile does.
+func Write(w io.Writer, items []Item, metadata map[string]string) error {
+	order, header, err := layout(items, metadata)
+	if err != nil {
+		return err
+	}
+	return writeAll(w, header, order)
+}
+
 func ignoreClosed(err error) error {
 	if errors.Is(err, os.ErrClosed) {
 		return nil

@@ -117,8 +117,8 @@ func checkStepNoise(r *Request, s *scheduler.Schedule, latents ...int) error {
 	return nil
 }
 
-// describe lists the parameters of each picture.
-func describe(of Pipeline, r *Request) []Params {
+// Describe lists the parameters of each picture.
+func Describe(of Pipeline, r *Request) []Params {
 	var out []Params
 	for k := range r.Batch() {
 		p := Params{

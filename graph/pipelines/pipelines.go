@@ -137,16 +137,11 @@ func Generate(ctx context.Context, ex Executor, p Pipeline, r *Request) (*Output
 			}
 		}
 	}
-	e := r.PromptEmbeds
-	if e == nil {
-		if e, err = p.Encode(ctx, ex, r); err != nil {
-			return nil, err
-		}
-		release(StageEncode)
+	e, err := EncodeOnce(ctx, ex, p, r)
+	if err != nil {
+		return nil, err
 	}
-	if r.Encoded != nil {
-		r.Encoded(e)
-	}
+	release(StageEncode)
 	latents, err := p.Denoise(ctx, ex, r, e)
 	if err != nil {
 		return nil, err
@@ -157,7 +152,22 @@ func Generate(ctx context.Context, ex Executor, p Pipeline, r *Request) (*Output
 	if err != nil {
 		return nil, err
 	}
-	return &Output{Images: images, Frames: p.Sizes(r).Frames, Params: describe(p, r)}, nil
+	return &Output{Images: images, Frames: p.Sizes(r).Frames, Params: Describe(p, r)}, nil
+}
+
+// EncodeOnce is Encode, or the embeddings that the request brings along.
+func EncodeOnce(ctx context.Context, ex Executor, p Pipeline, r *Request) (Embeds, error) {
+	e := r.PromptEmbeds
+	if e == nil {
+		var err error
+		if e, err = p.Encode(ctx, ex, r); err != nil {
+			return nil, err
+		}
+	}
+	if r.Encoded != nil {
+		r.Encoded(e)
+	}
+	return e, nil
 }
 
 // Classes are the pipeline classes that are supported, sorted.
