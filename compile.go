@@ -108,8 +108,13 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 	if err := p.connect(); err != nil {
 		return nil, err
 	}
-	if err := p.engine.checkWeights(programs); err != nil {
-		return nil, err
+	if p.text != nil && o.Output != "" {
+		return nil, userErrorf("text-encoder-device: an artifact holds programs for one device, and text encoders would be for another (%s); leave -o out to fill the cache, or leave them out with --components", p.text.backend.name)
+	}
+	for _, e := range p.engines() {
+		if err := e.checkWeights(p.on(e, programs)); err != nil {
+			return nil, err
+		}
 	}
 	for i, q := range programs {
 		if o.Progress != nil {
@@ -117,7 +122,7 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 		}
 		start := time.Now()
 		compiled := p.stats.Counts["compile"]
-		made, err := p.engine.get(ctx, q)
+		made, err := p.engineOf(q).get(ctx, q)
 		if err != nil {
 			return nil, err
 		}

@@ -63,7 +63,7 @@ func (q *Program) Prepare(ctx context.Context) error {
 	if err := q.p.connect(); err != nil {
 		return err
 	}
-	e := q.p.engine
+	e := q.p.engineOf(q.prog)
 	e.willRun = true
 	made, err := e.get(ctx, q.prog)
 	if err != nil {
@@ -86,7 +86,7 @@ func (q *Program) Run(ctx context.Context, inputs map[string]HostTensor) (map[st
 	if err := q.Prepare(ctx); err != nil {
 		return nil, err
 	}
-	e := q.p.engine
+	e := q.p.engineOf(q.prog)
 	args := map[string]pipelines.Tensor{}
 	defer func() {
 		for _, t := range args {

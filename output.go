@@ -26,17 +26,6 @@ type OutputOptions struct {
 	FPS float64
 }
 
-// Frames is the number of frames of each video that the request (whose defaults it fills in, in a copy) asks for; 0 where the pipeline makes
-// pictures.
-func (p *Pipeline) Frames(req *Request) (int, error) {
-	q := *req
-	q.Warn = func(string, ...any) {}
-	if err := p.complete(&q); err != nil {
-		return 0, err
-	}
-	return p.pipe.Sizes(&q).Frames, nil
-}
-
 // inFolder says that out names a folder: it ends with a separator, or is one.
 func inFolder(out string) bool {
 	info, err := os.Stat(out)

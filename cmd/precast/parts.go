@@ -20,7 +20,7 @@ type parts struct {
 	saveEmbeds string
 	outputType string
 	fps        float64 // of a video; 0 is the default
-	latents    string // --latents as it was given
+	latents    string  // --latents as it was given
 }
 
 func (q *parts) flags(fs *pflag.FlagSet) {
