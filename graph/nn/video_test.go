@@ -40,7 +40,7 @@ func directConv3D(p *params, name string, x video, out int, w Window3D) video {
 	}
 	y.v = make([]float64, product(y.d[:]))
 	for i := range y.v {
-		n, at, o := i/(product(y.d[1:])), [3]int{i / out / y.d[3] / y.d[2] % y.d[1], i / out / y.d[3] % y.d[2], i / out % y.d[3]}, i%out
+		n, at, o := i/product(y.d[1:]), [3]int{i / out / y.d[3] / y.d[2] % y.d[1], i / out / y.d[3] % y.d[2], i / out % y.d[3]}, i%out
 		y.v[i] = bias[o]
 		for tap := range k[0] * k[1] * k[2] {
 			offset := [3]int{tap / (k[1] * k[2]), tap / k[2] % k[1], tap % k[2]}
