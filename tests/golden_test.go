@@ -183,7 +183,7 @@ func variants(run string) [][2]string {
 
 // goldenPipelines are the reference pipelines that TestGoldens runs.
 var goldenPipelines = []string{
-	"flux1-dev", "flux1-schnell", "flux2-dev", "flux2-klein", "tp-flux2", "sd15", "sd3", "tp-sd3",
+	"flux1-dev", "flux1-schnell", "flux2-dev", "flux2-klein", "tp-flux2", "sd15", "sd2", "sdxl", "sd3", "tp-sd3",
 }
 
 // TestGoldens runs every recorded run of the pipelines through the public API and compares what it computes on the way and the picture.

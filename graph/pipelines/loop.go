@@ -37,6 +37,17 @@ type loop struct {
 // constant is the guidance of a pipeline whose scale is the same at every step.
 func constant(scale float64) func(int) float64 { return func(int) float64 { return scale } }
 
+// begin makes the loop start from a picture's latents with noise, as much as the schedule has at its start (add_noise).
+func (l *loop) begin(clean, noise []float32) {
+	plan := *l.schedule
+	plan.InitNoiseSigma = 1 // the mix is complete
+	l.schedule = &plan
+	l.latents = make([]float32, len(clean))
+	for i, x := range clean {
+		l.latents[i] = float32(plan.Start.Sample)*x + float32(plan.Start.Noise)*noise[i]
+	}
+}
+
 // run returns the final latents.
 func (l *loop) run(ctx context.Context) (Tensor, error) {
 	step := stepProgram(l.dims, l.schedule.Slots, l.kind, l.dtype)
@@ -202,15 +213,21 @@ func history(k int) string { return fmt.Sprintf("h%d", k) }
 
 // put uploads v in a dtype.
 func put(ex Executor, dtype graph.DType, v []float32, dims ...int) (Tensor, error) {
-	data := float32Bytes(v)
-	if dtype != float32Type {
-		narrow := make([]byte, len(v)*dtype.Size())
-		if err := checkpoint.ConvertBytes(narrow, dtype, data, float32Type); err != nil {
-			return nil, err
-		}
-		data = narrow
+	data, err := encodeFloats(dtype, v)
+	if err != nil {
+		return nil, err
 	}
 	return ex.Put(shape(dtype, dims...), data)
+}
+
+// encodeFloats is v in a dtype, little-endian.
+func encodeFloats(dtype graph.DType, v []float32) ([]byte, error) {
+	data := float32Bytes(v)
+	if dtype == float32Type {
+		return data, nil
+	}
+	narrow := make([]byte, len(v)*dtype.Size())
+	return narrow, checkpoint.ConvertBytes(narrow, dtype, data, float32Type)
 }
 
 // noise is the next draw of a stochastic scheduler: from the request's own, which checkStepNoise has found long enough, or drawn.

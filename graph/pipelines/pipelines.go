@@ -174,11 +174,12 @@ func EncodeOnce(ctx context.Context, ex Executor, p Pipeline, r *Request) (Embed
 func Classes() []string { return slices.Sorted(maps.Keys(classes)) }
 
 var classes = map[string]func(*checkpoint.Checkpoint, Options) (Pipeline, error){
-	"Flux2KleinPipeline":       newFlux2(flux2Klein),
-	"Flux2Pipeline":            newFlux2(flux2Dev),
-	"FluxPipeline":             newFlux,
-	"StableDiffusion3Pipeline": newStableDiffusion3,
-	"StableDiffusionPipeline":  newStableDiffusion,
+	"Flux2KleinPipeline":        newFlux2(flux2Klein),
+	"Flux2Pipeline":             newFlux2(flux2Dev),
+	"FluxPipeline":              newFlux,
+	"StableDiffusion3Pipeline":  newStableDiffusion3,
+	"StableDiffusionPipeline":   newStableDiffusion,
+	"StableDiffusionXLPipeline": newStableDiffusionXL,
 }
 
 // Options are choices that hold for all of a pipeline's programs.
