@@ -177,6 +177,7 @@ var classes = map[string]func(*checkpoint.Checkpoint, Options) (Pipeline, error)
 	"Flux2KleinPipeline":        newFlux2(flux2Klein),
 	"Flux2Pipeline":             newFlux2(flux2Dev),
 	"FluxPipeline":              newFlux,
+	"QwenImagePipeline":         newQwenImage,
 	"StableDiffusion3Pipeline":  newStableDiffusion3,
 	"StableDiffusionPipeline":   newStableDiffusion,
 	"StableDiffusionXLPipeline": newStableDiffusionXL,

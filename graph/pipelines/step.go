@@ -21,9 +21,17 @@ const (
 	guided
 	// rescaled: guided, then mixed with itself at cond's standard deviation (Lin et al. 2023, https://arxiv.org/abs/2305.08891, section 3.4).
 	rescaled
+	// tokenNormed: guided, then each token (the last axis) at the Euclidean length of cond's: comb |cond| / |comb| (diffusers,
+	// pipelines/qwenimage/pipeline_qwenimage.py).
+	tokenNormed
+	// pictureNormed: guided, then each picture brought back to the Euclidean length of cond's where it is longer: comb min(1, |cond| / |comb|)
+	// (diffusers, pipelines/z_image/pipeline_z_image.py).
+	pictureNormed
 )
 
-func (k stepKind) String() string { return [...]string{"plain", "guided", "rescaled"}[k] }
+func (k stepKind) String() string {
+	return [...]string{"plain", "guided", "rescaled", "token normed", "picture normed"}[k]
+}
 
 // stepProgram is what runs after each call of the denoiser: guidance and the scheduler's step. Inputs: sample (float32), cond and uncond (the
 // denoiser's outputs), guidance_scale and guidance_rescale (scalars), and noise, h0.., coefficients, lo and hi as in
@@ -58,6 +66,14 @@ func stepProgram(latents []int, slots int, kind stepKind, dtype graph.DType) *Pr
 			r := in["guidance_rescale"]
 			same := ml.Mul(out, ml.Div(std(cond), std(out)))
 			out = ml.Add(ml.Mul(r, same), ml.Mul(ml.OneMinus(r), out))
+		}
+		if kind == tokenNormed {
+			out = ml.Mul(out, ml.Div(tokenNorm(cond), tokenNorm(out)))
+		}
+		if kind == pictureNormed {
+			most, now := pictureNorm(cond), pictureNorm(out)
+			shorter := ml.Where(ml.GreaterThan(now, most), ml.Div(most, now), ml.OnesLike(now))
+			out = ml.Mul(out, shorter)
 		}
 		args := map[string]*ml.Node{"model_output": out}
 		for _, i := range inner.Inputs {
@@ -98,4 +114,18 @@ func std(x *ml.Node) *ml.Node {
 	mean := ml.ReduceAndKeep(x, ml.ReduceMean, axes...)
 	sum := ml.ReduceAndKeep(ml.Square(ml.Sub(x, mean)), ml.ReduceSum, axes...)
 	return ml.Sqrt(ml.DivScalar(sum, float64(n-1)))
+}
+
+// tokenNorm is the Euclidean length of x along its last axis, which is kept with length 1.
+func tokenNorm(x *ml.Node) *ml.Node {
+	return ml.Sqrt(ml.ReduceAndKeep(ml.Square(x), ml.ReduceSum, -1))
+}
+
+// pictureNorm is the Euclidean length of each picture of x, with its axes kept.
+func pictureNorm(x *ml.Node) *ml.Node {
+	axes := make([]int, x.Rank()-1)
+	for i := range axes {
+		axes[i] = i + 1
+	}
+	return ml.Sqrt(ml.ReduceAndKeep(ml.Square(x), ml.ReduceSum, axes...))
 }

@@ -75,13 +75,29 @@ func near(t *testing.T, what string, got, want []float64, limit float64) {
 	}
 }
 
-// guide is the guidance of a step in float64: the definition in the papers that stepKind names, picture by picture.
-func guide(kind stepKind, cond, uncond []float64, pictures int, scale, rescale float64) []float64 {
+// guide is the guidance of a step in float64: the definition in the papers that stepKind names, picture by picture; token is the length of the last axis.
+func guide(kind stepKind, cond, uncond []float64, pictures, token int, scale, rescale float64) []float64 {
 	out := make([]float64, len(cond))
 	for i, c := range cond {
 		out[i] = c
 		if kind != plain {
 			out[i] = uncond[i] + scale*(c-uncond[i])
+		}
+	}
+	if kind == tokenNormed {
+		length := func(x []float64) float64 {
+			sum := 0.0
+			for _, v := range x {
+				sum += v * v
+			}
+			return math.Sqrt(sum)
+		}
+		for at := 0; at < len(out); at += token {
+			part := out[at : at+token]
+			ratio := length(cond[at:at+token]) / length(part)
+			for i := range part {
+				part[i] *= ratio
+			}
 		}
 	}
 	if kind != rescaled {
@@ -113,7 +129,7 @@ func TestStepProgram(t *testing.T) {
 	dims := []int{2, 3, 2, 5}
 	const scale, rescale = 7.5, 0.7
 	for _, dtype := range []graph.DType{dtypes.Float32, dtypes.BFloat16} {
-		for _, kind := range []stepKind{plain, guided, rescaled} {
+		for _, kind := range []stepKind{plain, guided, rescaled, tokenNormed} {
 			for _, slots := range []int{0, 3} {
 				if dtype == dtypes.BFloat16 && slots > 0 {
 					continue // history is float32 whatever the dtype
@@ -136,7 +152,7 @@ func TestStepProgram(t *testing.T) {
 					set("lo", -0.5)
 					set("hi", float32(math.Inf(1)))
 
-					model := guide(kind, values["cond"], values["uncond"], dims[0], scale, float64(float32(rescale)))
+					model := guide(kind, values["cond"], values["uncond"], dims[0], dims[3], scale, float64(float32(rescale)))
 					operands := [][]float64{values["sample"], model, values["noise"]}
 					for k := range slots {
 						operands = append(operands, values[fmt.Sprintf("h%d", k)])
