@@ -30,14 +30,14 @@ var partForms = []struct {
 	{regexp.MustCompile(`^(?P<name>.+)\.lora_(?P<part>A|B)(\.[\w-]+)?\.weight$`), ""},
 	{regexp.MustCompile(`^(?P<name>.+)\.lora_B(\.[\w-]+)?\.bias$`), "bias"},
 	{regexp.MustCompile(`^(?P<name>.+)\.lora_magnitude_vector(\.[\w-]+)?(\.weight)?$`), "magnitude"},
+	// X-Labs' FLUX.1: double_blocks.0.processor.qkv_lora1.down.weight.
+	{regexp.MustCompile(`^(?P<name>.+\.processor\.(qkv|proj)_lora\d?)\.(?P<part>down|up)\.weight$`), ""},
 	// diffusers before: unet.MODULE.lora.down.weight, ATTENTION.processor.to_q_lora.down.weight, and of text encoders.
 	{regexp.MustCompile(`^(?P<name>.+)[._]lora\.(?P<part>down|up)\.weight$`), ""},
 	{regexp.MustCompile(`^(?P<name>.+)\.lora_linear_layer\.(?P<part>down|up)\.weight$`), ""},
 	// kohya's sd-scripts.
 	{regexp.MustCompile(`^(?P<name>.+)\.lora_(?P<part>down|up)\.weight$`), ""},
 	{regexp.MustCompile(`^(?P<name>.+)\.alpha$`), "alpha"},
-	// X-Labs' FLUX.1: double_blocks.0.processor.qkv_lora1.down.weight.
-	{regexp.MustCompile(`^(?P<name>.+\.processor\.\w+_lora\d?)\.(?P<part>down|up)\.weight$`), ""},
 }
 
 // refused are the ends of keys of other kinds of files, and the method's name.
