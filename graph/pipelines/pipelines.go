@@ -181,6 +181,8 @@ var classes = map[string]func(*checkpoint.Checkpoint, Options) (Pipeline, error)
 	"StableDiffusion3Pipeline":  newStableDiffusion3,
 	"StableDiffusionPipeline":   newStableDiffusion,
 	"StableDiffusionXLPipeline": newStableDiffusionXL,
+	"WanPipeline":               newWan,
+	"ZImagePipeline":            newZImage,
 }
 
 // Options are choices that hold for all of a pipeline's programs.

@@ -64,8 +64,8 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 	if len(cfg.RoPEAxes) != 3 || sum != cfg.HeadDim() {
 		c.Problem("axes_dims", "found %v, wanted 3 numbers with the sum dim/n_heads %d", cfg.RoPEAxes, cfg.HeadDim())
 	}
-	if len(cfg.RoPELengths) != 3 {
-		c.Problem("axes_lens", "found %v, wanted 3 numbers", cfg.RoPELengths)
+	if len(cfg.RoPELengths) != 3 || cfg.RoPELengths[0] < multiple+2 {
+		c.Problem("axes_lens", "found %v, wanted 3 numbers, the first at least %d", cfg.RoPELengths, multiple+2)
 	}
 	checkPatches(c)
 	if err := c.Err(); err != nil {

@@ -18,9 +18,8 @@ func padded(n int) int { return (n + multiple - 1) / multiple * multiple }
 // its padding at the origin. Angles are rounded to float32 before sine and cosine (patchify_and_embed, RopeEmbedder). The error
 // says what the model has no position for.
 func RoPE(cfg Config, h, w, text, textLength int) (cos, sin []float32, err error) {
-	if last := padded(text) + 1; last >= cfg.RoPELengths[0] {
-		return nil, nil, fmt.Errorf("the prompt has %d tokens; wanted at most %d, for which the transformer has positions (axes_lens %v)",
-			text, (cfg.RoPELengths[0]-2)/multiple*multiple, cfg.RoPELengths)
+	if err := cfg.CheckText(text); err != nil {
+		return nil, nil, err
 	}
 	if err := checkGrid(cfg, h, w); err != nil {
 		return nil, nil, err
@@ -49,6 +48,17 @@ func RoPE(cfg Config, h, w, text, textLength int) (cos, sin []float32, err error
 		token(1+i, 0, 0)
 	}
 	return cos, sin, nil
+}
+
+// MaxText is the longest prompt that the model has positions for, in tokens: the picture's come behind it.
+func (c Config) MaxText() int { return (c.RoPELengths[0] - 2) / multiple * multiple }
+
+// CheckText says that a prompt of text tokens is too long for the model.
+func (c Config) CheckText(text int) error {
+	if text > c.MaxText() {
+		return fmt.Errorf("the prompt has %d tokens; wanted at most %d, for which the transformer has positions (axes_lens %v)", text, c.MaxText(), c.RoPELengths)
+	}
+	return nil
 }
 
 // checkGrid says where an h x w picture of tokens leaves the positions that the model has.

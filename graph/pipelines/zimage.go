@@ -1,0 +1,496 @@
+package pipelines
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	ml "github.com/gomlx/gomlx/core/graph"
+
+	"precast/graph"
+	"precast/graph/checkpoint"
+	"precast/graph/models/autoencoderkl"
+	"precast/graph/models/causallm"
+	"precast/graph/models/zimage"
+	"precast/graph/scheduler"
+	"precast/graph/tokenizer"
+	"precast/graph/trace"
+)
+
+// zimagePipeline is ZImagePipeline (diffusers, pipelines/z_image/pipeline_z_image.py): Z-Image and Z-Image-Turbo, text to image.
+//
+// In diffusers a prompt goes to the transformer at its own length. Here it is padded to max_sequence_length, with masks and positions that make the
+// padding of no effect, so that another prompt compiles nothing.
+type zimagePipeline struct {
+	ck        *checkpoint.Checkpoint
+	opts      Options
+	text      causallm.Config
+	zimage    zimage.Config
+	vae       autoencoderkl.Config
+	scheduler *scheduler.Scheduler
+	tok       tokenizer.Tokenizer
+}
+
+func newZImage(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
+	p := &zimagePipeline{ck: ck, opts: o}
+	err := joinErrors(
+		parse(ck, "text_encoder", causallm.ParseConfig, &p.text, "Qwen3Model", "Qwen3ForCausalLM"),
+		parse(ck, "transformer", zimage.ParseConfig, &p.zimage, "ZImageTransformer2DModel"),
+		parse(ck, "vae", autoencoderkl.ParseConfig, &p.vae, "AutoencoderKL"),
+	)
+	if err != nil {
+		return nil, err
+	}
+	if p.scheduler, err = newScheduler(ck, o.Scheduler, nil); err != nil {
+		return nil, err
+	}
+	if _, err := p.schedule(&Request{NumInferenceSteps: 4}, 16); err != nil {
+		return nil, fmt.Errorf("scheduler %s with this config can't drive ZImagePipeline, which gives it sigmas and a shift of its own: %w; Z-Image comes with FlowMatchEulerDiscreteScheduler",
+			p.scheduler.Class, err)
+	}
+	err = joinErrors(
+		mustEqual(ck, "transformer", "cap_feat_dim", p.zimage.CaptionDim, "text_encoder", "hidden_size", p.text.HiddenSize),
+		mustEqual(ck, "transformer", "in_channels", p.zimage.InChannels, "vae", "latent_channels", p.vae.LatentChannels),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *zimagePipeline) Class() string { return "ZImagePipeline" }
+
+func (p *zimagePipeline) Scheduler() string { return p.scheduler.Class }
+
+// multiple is what height and width must be multiples of: a latent pixel, times the 2x2 patches.
+func (p *zimagePipeline) multiple() int { return 2 * p.vae.ScaleFactor() }
+
+const zimageSequence = 512 // max_sequence_length where none is given
+
+// maxSequence is the longest text that is of use: the transformer has no positions for more, and the default is always possible, since a prompt may be
+// shorter.
+func (p *zimagePipeline) maxSequence() int { return max(zimageSequence, p.zimage.MaxText()) }
+
+func (p *zimagePipeline) Defaults(r *Request) error {
+	errs := refuse(r, p.Class(), "negative_prompt", "sigmas", "cfg_normalization", "cfg_truncation", "max_sequence_length", "vae_tiling")
+	for _, side := range []*int{&r.Height, &r.Width} {
+		if *side == 0 {
+			*side = 1024 / p.multiple() * p.multiple()
+		}
+	}
+	setDefault(&r.NumInferenceSteps, 50, len(r.Sigmas) == 0)
+	if r.GuidanceScale == nil {
+		r.GuidanceScale = ptr(5.0)
+	}
+	if r.CFGTruncation == nil {
+		r.CFGTruncation = ptr(1.0)
+	}
+	if r.MaxSequenceLength == 0 {
+		r.MaxSequenceLength = zimageSequence
+		if d := r.PromptEmbeds["prompt_embeds"].Shape.Dimensions; len(d) == 3 {
+			r.MaxSequenceLength = d[1]
+		}
+	}
+	if *r.GuidanceScale <= 0 {
+		for name, given := range map[string]bool{"negative_prompt": len(r.NegativePrompt) > 0, "cfg_normalization": r.CFGNormalization} {
+			if given {
+				r.warn("%s has no effect: guidance_scale is %g; give one above 0", name, *r.GuidanceScale)
+			}
+		}
+	}
+	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.text.HiddenSize}, "prompt_embeds_mask": {r.MaxSequenceLength}}
+	if p.kind(r) != plain {
+		embeds["negative_prompt_embeds"], embeds["negative_prompt_embeds_mask"] = embeds["prompt_embeds"], embeds["prompt_embeds_mask"]
+	}
+	s := p.Sizes(r)
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(s), p.autoencoder().check(r))...); err != nil {
+		return err
+	}
+	if err := joinErrors(checkLatents(r, p.latents(s)...), p.checkEmbeds(r)); err != nil {
+		return err
+	}
+	schedule, err := p.schedule(r, p.tokens(s))
+	if err != nil {
+		return err
+	}
+	return checkStepNoise(r, schedule, p.latents(s)...)
+}
+
+// checkEmbeds finds given embeddings whose masks say nothing, or more than the transformer has positions for.
+func (p *zimagePipeline) checkEmbeds(r *Request) error {
+	var errs []error
+	for _, name := range []string{"prompt_embeds_mask", "negative_prompt_embeds_mask"} {
+		if _, ok := r.PromptEmbeds[name]; !ok {
+			continue
+		}
+		for i := range r.Prompts() {
+			n, err := textTokens(r.PromptEmbeds.row(name, i))
+			if err == nil {
+				err = p.zimage.CheckText(n)
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s of prompt %d: %w", name, i, err))
+			}
+		}
+	}
+	return joinErrors(errs...)
+}
+
+func (p *zimagePipeline) Sizes(r *Request) Sizes {
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength}
+}
+
+func (p *zimagePipeline) CheckSizes(s Sizes) error {
+	err := joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, p.multiple(), p.multiple()), checkSide("width", s.Width, p.multiple(), p.multiple()))
+	if err != nil {
+		return err
+	}
+	if s.MaxSequenceLength < 1 || s.MaxSequenceLength > p.maxSequence() {
+		return fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", s.MaxSequenceLength, p.maxSequence())
+	}
+	return joinErrors(p.encoderOptions(s).Check(p.text), p.transformerOptions(s).Check(p.zimage))
+}
+
+// latents is the shape of the latents.
+func (p *zimagePipeline) latents(s Sizes) []int {
+	return []int{s.Batch, p.vae.LatentChannels, s.Height / p.vae.ScaleFactor(), s.Width / p.vae.ScaleFactor()}
+}
+
+// tokens is the number of image tokens.
+func (p *zimagePipeline) tokens(s Sizes) int {
+	return (s.Height / p.multiple()) * (s.Width / p.multiple())
+}
+
+// encoderOptions ask for the states before the last layer: hidden_states[-2] of _encode_prompt.
+func (p *zimagePipeline) encoderOptions(s Sizes) causallm.Options {
+	return causallm.Options{Batch: 1, Length: s.MaxSequenceLength, Outputs: []string{p.states()}}
+}
+
+func (p *zimagePipeline) states() string { return fmt.Sprintf("hidden_states/%d", p.text.Layers-1) }
+
+func (p *zimagePipeline) transformerOptions(s Sizes) zimage.Options {
+	latents := p.latents(s)
+	return zimage.Options{Batch: s.Batch, TextLength: s.MaxSequenceLength, Height: latents[2], Width: latents[3]}
+}
+
+func (p *zimagePipeline) autoencoder() autoencoder { return newAutoencoder(p.vae, p.opts) }
+
+// zimagePrograms are the pipeline's programs at one set of sizes, less the step and the decoders.
+type zimagePrograms struct {
+	text, transformer, unpack *Program
+}
+
+func (p *zimagePipeline) programs(s Sizes) *zimagePrograms {
+	latents := p.latents(s)
+	h, w := latents[2], latents[3]
+	text, denoise := p.opts.DTypeFor("text_encoder"), p.opts.DTypeFor("transformer")
+	return &zimagePrograms{
+		text: &Program{
+			Network:   causallm.New(p.text, p.encoderOptions(s), text),
+			Component: "text_encoder", Aliases: causallm.Aliases, Spec: fmt.Sprintf("1x%d %v %s", s.MaxSequenceLength, graph.DTypeName(text), p.states()),
+		},
+		transformer: &Program{
+			Network:   negated(zimage.New(p.zimage, p.transformerOptions(s), denoise)),
+			Component: "transformer", Stage: StageDenoise,
+			Spec: fmt.Sprintf("%dx%dx%d, %d text tokens, %v", s.Batch, h, w, s.MaxSequenceLength, graph.DTypeName(denoise)),
+		},
+		unpack: p.unpackProgram(s),
+	}
+}
+
+// negated is the transformer with its results negated, as the scheduler takes them. Guidance and its normalisation are the same before and after a
+// change of sign.
+func negated(n trace.Network) trace.Network {
+	build := n.Build
+	n.Build = func(c *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
+		out := build(c, in)
+		for i, x := range out {
+			out[i] = ml.Neg(x)
+		}
+		return out
+	}
+	return n
+}
+
+// unpackProgram takes latents [B, C, h, w] to the autoencoder's scale and splits them by picture.
+func (p *zimagePipeline) unpackProgram(s Sizes) *Program {
+	dims := p.latents(s)
+	n := trace.Network{Name: "unpack", Class: "unpack", DType: float32Type, Inputs: []trace.Input{{Name: "latents", Shape: f32(dims...)}}}
+	for k := range s.Batch {
+		n.Outputs = append(n.Outputs, fmt.Sprintf("latents%d", k))
+	}
+	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
+		return unscale(in["latents"], p.vae, p.opts.DTypeFor("vae"))
+	}
+	return &Program{Network: n, Stage: StageDecode, Spec: fmt.Sprintf("%v %v", dims, graph.DTypeName(p.opts.DTypeFor("vae")))}
+}
+
+// kind says how a request guides. Unlike in other pipelines any scale above 0 does: the formula is cond + scale (cond - uncond).
+func (p *zimagePipeline) kind(r *Request) stepKind {
+	switch {
+	case *r.GuidanceScale <= 0:
+		return plain
+	case r.CFGNormalization:
+		return pictureNormed
+	}
+	return guided
+}
+
+func (p *zimagePipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
+	// Both forms of the small step program, so that turning guidance on or off compiles nothing.
+	kinds := []stepKind{plain, guided}
+	if r == nil {
+		r = &Request{NumInferenceSteps: 4}
+	} else if kind := p.kind(r); !slices.Contains(kinds, kind) {
+		kinds = append(kinds, kind)
+	}
+	schedule, err := p.schedule(r, p.tokens(s))
+	if err != nil {
+		return nil, err
+	}
+	ps := p.programs(s)
+	out := []*Program{ps.text, ps.transformer}
+	for _, kind := range kinds {
+		out = append(out, stepProgram(p.latents(s), schedule.Slots, kind, p.opts.DTypeFor("transformer")))
+	}
+	latents := p.latents(s)
+	decoders, err := p.autoencoder().decoders(latents[2], latents[3], r.VAETiling)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(out, ps.unpack), decoders...), nil
+}
+
+func (p *zimagePipeline) ActivationBytes(s Sizes) int64 {
+	tokens := int64(p.tokens(s) + s.MaxSequenceLength)
+	// As in FLUX.1's.
+	transformer := int64(s.Batch) * tokens * (int64(p.zimage.Dim)*13*int64(p.opts.DTypeFor("transformer").Size()) + tokens*4)
+	return max(transformer, vaeBytes(p.vae, s))
+}
+
+// schedule computes the sampler's plan for a number of image tokens.
+func (p *zimagePipeline) schedule(r *Request, tokens int) (*scheduler.Schedule, error) {
+	o := scheduler.Options{Steps: r.NumInferenceSteps, Sigmas: r.Sigmas, Mu: ptr(p.scheduler.ShiftRange().Mu(tokens))}
+	if len(o.Sigmas) == 0 {
+		// The scheduler refuses too many steps; the list need not be made for that.
+		o.Sigmas = scheduler.FlowSigmas(min(r.NumInferenceSteps, scheduler.MaxSteps))
+	}
+	return p.scheduler.Schedule(o)
+}
+
+func (p *zimagePipeline) open() error {
+	if p.tok != nil {
+		return nil
+	}
+	var err error
+	p.tok, err = openTokenizer(p.ck, "tokenizer")
+	return err
+}
+
+// encoder is the text encoder at the request's length. A prompt is the user's message of a chat.
+func (p *zimagePipeline) encoder(r *Request) *textEncoder {
+	return &textEncoder{
+		component: "text_encoder", tok: p.tok, vocab: p.text.VocabSize,
+		length: r.MaxSequenceLength, limit: fmt.Sprintf("max_sequence_length, %d tokens with those of the chat", r.MaxSequenceLength),
+		render: func(prompt string) (string, error) {
+			return p.tok.RenderChat([]tokenizer.Message{{Role: "user", Content: prompt}}, tokenizer.ChatOptions{AddGenerationPrompt: true, EnableThinking: ptr(true)})
+		},
+	}
+}
+
+func (p *zimagePipeline) Prepare(r *Request) error {
+	if err := p.open(); err != nil {
+		return err
+	}
+	encoder := p.encoder(r)
+	check := func(text string) error {
+		e, err := encoder.tokens(text)
+		if err != nil {
+			return err
+		}
+		n := 0
+		for _, m := range e.Mask {
+			n += int(m)
+		}
+		return p.zimage.CheckText(n)
+	}
+	var errs []error
+	for i := range r.Prompt {
+		errs = append(errs, check(r.Prompt[i]))
+		if p.kind(r) != plain {
+			text, _ := textFor(r.NegativePrompt, i)
+			errs = append(errs, check(text))
+		}
+	}
+	return joinErrors(errs...)
+}
+
+func (p *zimagePipeline) Encode(ctx context.Context, ex Executor, r *Request) (Embeds, error) {
+	if err := p.open(); err != nil {
+		return nil, err
+	}
+	program, encoder, e := p.programs(p.Sizes(r)).text, p.encoder(r), Embeds{}
+	width := p.text.HiddenSize
+	// encode adds the states of the prompt's own tokens, in front, and how many there are as a mask.
+	encode := func(prefix, text string) error {
+		ids, err := encoder.tokens(text)
+		if err != nil {
+			return err
+		}
+		out, err := encoder.encode(ctx, ex, r, program, text)
+		if err != nil {
+			return err
+		}
+		states, mask := make([]float32, r.MaxSequenceLength*width), make([]float32, r.MaxSequenceLength)
+		n := 0
+		for i, m := range ids.Mask {
+			if m != 0 {
+				copy(states[n*width:], out[p.states()][i*width:(i+1)*width])
+				mask[n] = 1
+				n++
+			}
+		}
+		e.add(prefix+"prompt_embeds", states, r.MaxSequenceLength, width)
+		e.add(prefix+"prompt_embeds_mask", mask, r.MaxSequenceLength)
+		r.observe(prefix+"prompt_embeds", hostFloats(states[:n*width], n, width))
+		return nil
+	}
+	for _, text := range r.Prompt {
+		if err := encode("", text); err != nil {
+			return nil, err
+		}
+	}
+	if p.kind(r) == plain {
+		return e, nil
+	}
+	for i := range r.Prompt {
+		text, _ := textFor(r.NegativePrompt, i)
+		if err := encode("negative_", text); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+// textTokens reads a row of a mask: ones at the tokens, in front, then zeros.
+func textTokens(mask []float32) (int, error) {
+	n := 0
+	for n < len(mask) && mask[n] == 1 {
+		n++
+	}
+	for _, m := range mask[n:] {
+		if m != 0 {
+			return 0, fmt.Errorf("found %g behind %d tokens, wanted ones and then zeros", m, n)
+		}
+	}
+	if n == 0 {
+		return 0, fmt.Errorf("found no tokens, wanted one or more")
+	}
+	return n, nil
+}
+
+// conditions uploads what the transformer is given of the prompts, or with prefix "negative_" of the negative ones, a row a picture.
+func (p *zimagePipeline) conditions(ex Executor, r *Request, s Sizes, e Embeds, prefix string) (in tensors, err error) {
+	latents := p.latents(s)
+	var mask, keys []int32
+	var cos, sin []float32
+	for k := range s.Batch {
+		n, err := textTokens(e.row(prefix+"prompt_embeds_mask", k/r.NumImagesPerPrompt))
+		if err != nil {
+			return nil, fmt.Errorf("%sprompt_embeds_mask of prompt %d: %w", prefix, k/r.NumImagesPerPrompt, err)
+		}
+		m, seen := zimage.Masks(n, s.MaxSequenceLength)
+		c, si, err := zimage.RoPE(p.zimage, latents[2]/2, latents[3]/2, n, s.MaxSequenceLength)
+		if err != nil {
+			return nil, err
+		}
+		mask, keys, cos, sin = append(mask, m...), append(keys, seen...), append(cos, c...), append(sin, si...)
+	}
+	in = tensors{}
+	defer func() {
+		if err != nil {
+			in.free()
+		}
+	}()
+	if in["encoder_hidden_states"], err = e.put(ex, p.opts, "transformer", prefix+"prompt_embeds", r.NumImagesPerPrompt); err != nil {
+		return nil, err
+	}
+	if in["text_mask"], err = ex.Put(shape(int32Type, s.Batch, len(mask)/s.Batch), int32Bytes(mask)); err != nil {
+		return nil, err
+	}
+	if in["text_keys"], err = ex.Put(shape(int32Type, s.Batch, len(keys)/s.Batch), int32Bytes(keys)); err != nil {
+		return nil, err
+	}
+	table := []int{s.Batch, len(cos) / s.Batch / p.zimage.HeadDim(), p.zimage.HeadDim()}
+	if err = in.put(ex, "rotary_cos", float32Type, cos, table...); err != nil {
+		return nil, err
+	}
+	return in, in.put(ex, "rotary_sin", float32Type, sin, table...)
+}
+
+func (p *zimagePipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
+	s := p.Sizes(r)
+	transformer, kind, dims := p.programs(s).transformer, p.kind(r), p.latents(s)
+	schedule, err := p.schedule(r, p.tokens(s))
+	if err != nil {
+		return nil, err
+	}
+	inputs, err := p.conditions(ex, r, s, e, "")
+	if err != nil {
+		return nil, err
+	}
+	defer inputs.free()
+	var negative tensors
+	if kind != plain {
+		if negative, err = p.conditions(ex, r, s, e, "negative_"); err != nil {
+			return nil, err
+		}
+		defer negative.free()
+	}
+	// time is what the transformer is told at call i: 0 is noise, 1 the picture.
+	time := func(i int) float32 { return (1000 - float32(schedule.Calls[i].Timestep)) / 1000 }
+	// Past cfg_truncation there is no guidance.
+	truncated := func(i int) bool { return *r.CFGTruncation <= 1 && float64(time(i)) > *r.CFGTruncation }
+
+	gens := newGenerators(r.Seed, s.Batch)
+	draw := func() []float32 { return gens.randn(dims[1:]...) }
+	l := &loop{
+		ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind,
+		// cond + scale (cond - uncond) is uncond + (1 + scale) (cond - uncond).
+		scaleAt: constant(1 + *r.GuidanceScale),
+		dtype:   p.opts.DTypeFor("transformer"), component: "transformer",
+	}
+	if r.Latents != nil {
+		l.latents = float32s(r.Latents.Data)
+	} else {
+		l.latents = draw()
+	}
+	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
+		ts, err := ex.Put(f32(s.Batch), float32Bytes(slices.Repeat([]float32{time(i)}, s.Batch)))
+		if err != nil {
+			return nil, nil, err
+		}
+		defer ts.Free()
+		step := map[string]Tensor{"hidden_states": input, "timestep": ts}
+		if kind != plain && truncated(i) {
+			// Guided by itself, the result stays what it is.
+			cond, _, err = callDenoiser(ctx, ex, transformer, plain, step, inputs, nil)
+			return cond, cond, err
+		}
+		return callDenoiser(ctx, ex, transformer, kind, step, inputs, negative)
+	}
+	return l.run(ctx)
+}
+
+func (p *zimagePipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
+	s := p.Sizes(r)
+	return p.autoencoder().decode(ctx, ex, r, p.unpackProgram(s), latents, s)
+}
+
+func (p *zimagePipeline) Extra(r *Request, _ int) map[string]any {
+	extra := map[string]any{"max_sequence_length": r.MaxSequenceLength}
+	if p.kind(r) != plain {
+		extra["cfg_normalization"], extra["cfg_truncation"] = r.CFGNormalization, *r.CFGTruncation
+	}
+	return extra
+}
