@@ -192,7 +192,7 @@ func Inspect(path string, o InspectOptions) (*Inspection, error) {
 	case KindPicture:
 		var f *os.File
 		if f, err = os.Open(path); err == nil {
-			x.Parameters, err = readParams(f)
+			x.Parameters, err = ReadPNGParams(f)
 			f.Close()
 			if err != nil {
 				err = fmt.Errorf("%s: %w", path, err)
@@ -252,7 +252,7 @@ func kindOf(path string) (string, error) {
 	}
 	start = start[:n]
 	switch {
-	case bytes.HasPrefix(start, pngSignature), n >= 12 && string(start[:4]) == "RIFF" && string(start[8:12]) == "WEBP":
+	case bytes.HasPrefix(start, pngSignature):
 		return KindPicture, nil
 	case isGraphText(start):
 		return KindGraph, nil
@@ -261,10 +261,10 @@ func kindOf(path string) (string, error) {
 		return KindSafetensors, nil
 	case bytes.HasPrefix(start, []byte("PK\x03\x04")):
 		return "", userErrorf("%s is a zip file, but not an artifact of precast (a PyTorch file is a zip, too): wanted a checkpoint folder, an artifact, "+
-			"a .graph dump, a cache entry, a safetensors file or a PNG or WebP made by precast", path)
+			"a .graph dump, a cache entry, a safetensors file or a PNG made by precast", path)
 	}
 	return "", userErrorf("%s is none of what can be inspected: a checkpoint folder, an artifact, a .graph dump, a cache entry, a safetensors file or "+
-		"a PNG or WebP made by precast", path)
+		"a PNG made by precast", path)
 }
 
 // isGraphText reports whether text begins as a graph dump does: with the word module, after comments.

@@ -71,7 +71,7 @@ type Output struct {
 }
 
 // OpenOutput checks that the files can be written, before any work, by making their temporary neighbours. Pictures are written as PNG.
-// A video is written as MP4 (H.264) where ffmpeg is found, as animated PNG or WebP (both lossless), or as a folder of PNGs.
+// A video is written as MP4 (H.264) where ffmpeg is found, as animated PNG (lossless), or as a folder of PNGs.
 func OpenOutput(out string, opts OutputOptions) (_ *Output, err error) {
 	o := &Output{opts: opts, paths: OutputPaths(out, opts), perFile: 1}
 	defer func() {
@@ -127,19 +127,15 @@ func (o *Output) choose(out string) error {
 		o.encode, o.perFile = func(f *os.File, frames []pipelines.Image, fps float64, p *pipelines.Params) error {
 			return EncodeAPNG(f, frames, fps, p)
 		}, o.opts.Frames
-	case ext == ".webp":
-		o.encode, o.perFile = func(f *os.File, frames []pipelines.Image, fps float64, p *pipelines.Params) error {
-			return EncodeWebP(f, frames, fps, p)
-		}, o.opts.Frames
 	case ext == ".mp4":
 		ff, err := findFFmpeg()
 		if err != nil {
 			return userErrorf("output %q: an MP4 is made by ffmpeg, and %w; "+
-				"a name that ends in .webp or .png (animated, lossless) or a folder (DIR/) for a PNG a frame needs none", out, err)
+				"a name that ends in .png (animated, lossless) or a folder (DIR/) for a PNG a frame needs none", out, err)
 		}
 		o.encode, o.perFile = ff.encode, o.opts.Frames
 	default:
-		return userErrorf("output %q: a video is written to a name that ends in .mp4, .webp or .png (animated), or to a folder with a / at the end", out)
+		return userErrorf("output %q: a video is written to a name that ends in .mp4 or .png (animated), or to a folder with a / at the end", out)
 	}
 	return nil
 }

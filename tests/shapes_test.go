@@ -102,7 +102,7 @@ func checkShape(t *testing.T, p *precast.Pipeline, file *checkpoint.File, c *sha
 		"latents_steps": {"step_latents", runLimit},
 		"decoded":       {"vae_out", runLimit},
 	} {
-		if !compareFloats(t, file, c.Key+"."+golden, seen[of.tensors], of.limit) {
+		if compareFloats(t, file, c.Key+"."+golden, seen[of.tensors], of.limit) == nil {
 			t.Errorf("%s has no %s.%s", file.Path(), c.Key, golden)
 		}
 	}

@@ -28,7 +28,7 @@ Shows what a file or folder holds; what it is shows from its content:
   a .graph dump         the graph and its figures
   a cache entry         its key, field by field
   a safetensors file    its tensors
-  a PNG or WebP         the parameters that made it, where precast did
+  a PNG                 the parameters that made it, where precast did
 
 A graph is printed as text (which parses back), StableHLO, JSON, DOT for Graphviz, or one HTML page to read in a browser.`,
 	setup: setupInspect,
