@@ -31,8 +31,10 @@ type CompileOptions struct {
 // CompileReport says what Compile did, a line a program.
 type CompileReport struct {
 	Programs []ProgramReport `json:"programs"`
-	Artifact string          `json:"artifact,omitempty"`
-	Bytes    int64           `json:"bytes"`
+	// Components counts the weights by component, where no executables were made.
+	Components []ComponentReport `json:"components,omitempty"`
+	Artifact   string            `json:"artifact,omitempty"`
+	Bytes      int64             `json:"bytes"`
 }
 
 // ProgramReport describes one program.
@@ -90,16 +92,18 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 	}
 	report := &CompileReport{Artifact: o.Output}
 	if partial {
+		counts := parameters{}
 		for i, q := range programs {
 			if o.Progress != nil {
 				o.Progress(i, len(programs), q.ID())
 			}
-			r, err := p.compileTo(q, o.CompileTo)
+			r, err := p.compileTo(q, o.CompileTo, counts)
 			if err != nil {
 				return nil, err
 			}
 			report.Programs = append(report.Programs, *r)
 		}
+		report.Components = counts.report()
 		return report, nil
 	}
 	if err := p.checkWeightFiles(programs); err != nil {
@@ -210,8 +214,8 @@ func (p *Pipeline) programsFor(o CompileOptions) ([]Sizes, []*pipelines.Program,
 	return shapes, programs, nil
 }
 
-// compileTo traces a program and goes as far as the phase, without weights or a backend.
-func (p *Pipeline) compileTo(q *pipelines.Program, phase string) (*ProgramReport, error) {
+// compileTo traces a program and goes as far as the phase, without weights or a backend. It counts the weights.
+func (p *Pipeline) compileTo(q *pipelines.Program, phase string, counts parameters) (*ProgramReport, error) {
 	start := time.Now()
 	e := p.engine
 	// The passes behind the phase are left out.
@@ -249,6 +253,7 @@ func (p *Pipeline) compileTo(q *pipelines.Program, phase string) (*ProgramReport
 		}
 	}
 	describeModule(r, m)
+	counts.add(q, m)
 	r.Seconds = time.Since(start).Seconds()
 	return r, nil
 }

@@ -58,6 +58,10 @@ type Config struct {
 	// CacheOnly makes a compile an error: *CompileNeededError.
 	CacheOnly bool
 
+	// ModelConfig names the configs of a published checkpoint (one of ModelConfigs) that are opened in place of a folder: they can be
+	// traced, inspected and lowered, and have no weights to run with.
+	ModelConfig string
+
 	// Checkpoint is the folder that an artifact's weights are read from, where it is not the one that it was compiled from.
 	Checkpoint string
 

@@ -66,6 +66,15 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 			p.Close()
 		}
 	}()
+	if cfg.ModelConfig != "" {
+		if p.ck, err = openModelConfig(path, &p.cfg); err != nil {
+			return nil, err
+		}
+		if err = p.setUp(options, start); err != nil {
+		return nil, err
+	}
+	return p, nil
+	}
 	dir := path
 	if info, serr := os.Stat(path); serr == nil && !info.IsDir() {
 		if p.artifact, err = openArtifact(path); err != nil {
@@ -88,21 +97,30 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 	if p.artifact != nil && p.ck.Class() != p.artifact.file.Pipeline {
 		return nil, userErrorf("%s: the artifact was compiled for a %s, but %s holds a %s; name the right folder with --checkpoint", path, p.artifact.file.Pipeline, dir, p.ck.Class())
 	}
+	if err = p.setUp(options, start); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// setUp makes the pipeline of the open checkpoint.
+func (p *Pipeline) setUp(options pipelines.Options, start time.Time) error {
 	for component := range options.DTypes {
 		if !p.ck.Has(component) {
-			return nil, userErrorf("dtype: %q is none of this checkpoint's components; it has %s", component, strings.Join(p.ck.Components(), ", "))
+			return userErrorf("dtype: %q is none of this checkpoint's components; it has %s", component, strings.Join(p.ck.Components(), ", "))
 		}
 	}
+	var err error
 	if p.pipe, err = pipelines.New(p.ck, options); err != nil {
-		return nil, asUser(err)
+		return asUser(err)
 	}
 	if p.loras, err = openLoRAs(p.ck, p.cfg.LoRAs); err != nil {
-		return nil, err
+		return err
 	}
 	p.options = options
 	p.engine = p.newEngine(&p.cfg, p.artifact)
 	p.stats.time("", "open", start)
-	return p, nil
+	return nil
 }
 
 func (p *Pipeline) newEngine(cfg *Config, a *artifact) *engine {

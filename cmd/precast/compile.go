@@ -12,13 +12,15 @@ import (
 )
 
 var compileCommand = command{
-	name: "compile", args: "MODEL_DIR -o OUT.precast",
+	name: "compile", args: "MODEL_DIR -o OUT.precast | --model-config NAME",
 	short: "compile a checkpoint's networks for one or more sizes into an artifact",
 	long: `
 Compiles every program of a pipeline for the given sizes and writes them with their graphs to an artifact, a zip file that precast run takes in
 place of the folder. Weights stay in the folder. Without -o the cache is filled.
 
---compile-to PHASE stops after trace, a pass, passes or stablehlo; with --config-only that needs no weights, only the config files.`,
+--compile-to PHASE stops after trace, a pass, passes or stablehlo. --config-only does the same with the config files alone, without weights and
+tokenizers, and goes as far as StableHLO where nothing else is asked; it counts the parameters of each component. --model-config NAME takes the configs
+of a published checkpoint, which precast has, in place of a folder.`,
 	setup: setupCompile,
 }
 
@@ -40,19 +42,24 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	steps := fs.Int("num-inference-steps", 0, "steps that the run will have; another number compiles nothing")
 	fs.StringSliceVar(&o.Components, "components", nil, "components or programs to compile, such as transformer,vae.decoder (default: all)")
 	fs.StringVar(&o.CompileTo, "compile-to", "", "`PHASE` to stop after: trace, a pass's name, passes, stablehlo")
-	configOnly := fs.Bool("config-only", false, "read config files only, no weights; with --compile-to")
+	configOnly := fs.Bool("config-only", false, "read config files only, no weights and no tokenizers; goes up to --compile-to (default stablehlo)")
+	modelConfigFlag(fs, &cfg)
 	asJSON := fs.Bool("json", false, "print the report as JSON")
 	stats := fs.String("stats", "", "JSON `FILE` to write counts, bytes, seconds and peak memory to")
 	engineFlags(fs, &cfg)
 	return func(ctx context.Context, args []string) error {
-		if err := wantArgs(args, "MODEL_DIR"); err != nil {
+		dir, err := modelArg(args, "MODEL_DIR", cfg.ModelConfig)
+		if err != nil {
 			return err
 		}
 		if *target != "cpu" {
 			return userError("target: found %q, wanted cpu (TPU targets are not built yet)", *target)
 		}
-		if *configOnly && (o.CompileTo == "" || o.CompileTo == "executable") {
-			return userError("config-only: an executable needs the weights' files; add --compile-to stablehlo or an earlier phase")
+		if (*configOnly || cfg.ModelConfig != "") && o.CompileTo == "" {
+			o.CompileTo = "stablehlo"
+		}
+		if (*configOnly || cfg.ModelConfig != "") && o.CompileTo == "executable" {
+			return userError("compile-to: an executable needs the weights' files, but only configs are read; wanted stablehlo or an earlier phase")
 		}
 		if err := atLeastOne(fs, "batch-size", "num-images-per-prompt", "height", "width", "max-sequence-length", "num-inference-steps"); err != nil {
 			return err
@@ -89,7 +96,7 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		}
 		defer statsFile.abort()
 		cfg.Log = c.logger()
-		p, err := precast.Open(ctx, args[0], cfg)
+		p, err := precast.Open(ctx, dir, cfg)
 		if err != nil {
 			return err
 		}
@@ -147,6 +154,16 @@ func (c *cli) printReport(r *precast.CompileReport, phase string) error {
 				continue
 			}
 			fmt.Fprintf(c.out, "%s: %d equal blocks %s, %d nodes each, are one function %s\n", p.Name, b.Instances, b.Class, b.Nodes, b.Function)
+		}
+	}
+	if len(r.Components) > 0 {
+		fmt.Fprintln(c.out)
+		fmt.Fprintln(t, "component\tweights\tparameters")
+		for _, k := range r.Components {
+			fmt.Fprintf(t, "%s\t%d\t%s\n", k.Name, k.Weights, count(k.Parameters))
+		}
+		if err := t.Flush(); err != nil {
+			return err
 		}
 	}
 	if r.Artifact != "" {

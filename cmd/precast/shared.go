@@ -38,6 +38,25 @@ func engineFlags(fs *pflag.FlagSet, cfg *precast.Config) {
 	fs.StringVar(&cfg.DumpDir, "dump-compilation-phases-to", "", "`DIR` for every phase of what is compiled: graphs, StableHLO, optimized HLO")
 }
 
+// modelConfigFlag declares --model-config.
+func modelConfigFlag(fs *pflag.FlagSet, cfg *precast.Config) {
+	fs.StringVar(&cfg.ModelConfig, "model-config", "", "configs of a published checkpoint in place of a folder, without weights: a `NAME`, one of "+strings.Join(precast.ModelConfigs(), ", "))
+}
+
+// modelArg is the one argument, which --model-config replaces.
+func modelArg(args []string, name, modelConfig string) (string, error) {
+	if modelConfig == "" {
+		if err := wantArgs(args, name); err != nil {
+			return "", err
+		}
+		return args[0], nil
+	}
+	if len(args) > 0 {
+		return "", userError("model-config: found the argument %q, too; give either a folder or --model-config", args[0])
+	}
+	return "", nil
+}
+
 // atLeastOne refuses a whole number below 1 that the user gave.
 func atLeastOne(fs *pflag.FlagSet, names ...string) error {
 	var errs []error

@@ -25,6 +25,7 @@ type Options struct {
 // Checkpoint is an open checkpoint folder. Its methods are safe for concurrent use, Close excepted.
 type Checkpoint struct {
 	dir        string
+	configs    fs.FS // nil: the files are in dir
 	index      *Config
 	class      string
 	components map[string]*Component
@@ -47,7 +48,30 @@ func OpenWith(dir string, o Options) (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	ck := &Checkpoint{dir: dir, index: index, components: map[string]*Component{}}
+	return open(dir, nil, index, o)
+}
+
+// OpenConfigs opens a checkpoint that has configs only, no weights and no tokenizers: fsys has its files where a folder would have them,
+// and messages name the folder as name.
+func OpenConfigs(fsys fs.FS, name string) (*Checkpoint, error) {
+	data, err := fs.ReadFile(fsys, indexName)
+	if err != nil {
+		return nil, fileError(filepath.Join(name, indexName), err)
+	}
+	index, err := ParseConfig(filepath.Join(name, indexName), data)
+	if err != nil {
+		return nil, err
+	}
+	return open(name, fsys, index, Options{})
+}
+
+// errNoWeights is what stands in for the weights of a checkpoint of configs.
+func (ck *Checkpoint) errNoWeights() error {
+	return fmt.Errorf("%s: has configs only, no weights and no tokenizers; it can be traced and lowered, not run", ck.dir)
+}
+
+func open(dir string, configs fs.FS, index *Config, o Options) (*Checkpoint, error) {
+	ck := &Checkpoint{dir: dir, configs: configs, index: index, components: map[string]*Component{}}
 	if ck.class = index.String("_class_name", ""); ck.class == "" {
 		index.Problem("_class_name", "found nothing, wanted the pipeline's class")
 	}
@@ -200,6 +224,12 @@ func (ck *Checkpoint) Component(name string) (*Component, error) {
 	if c == nil {
 		return nil, fmt.Errorf("%s: %s: found no such component, wanted [library, class]; there are %s",
 			ck.Path(indexName), name, strings.Join(ck.names, ", "))
+	}
+	if ck.configs != nil {
+		if _, err := fs.Stat(ck.configs, name); err != nil {
+			return nil, fmt.Errorf("%s: component %q: %w", c.dir, name, ck.errNoWeights())
+		}
+		return c, nil
 	}
 	st, err := os.Stat(c.dir)
 	if err != nil {

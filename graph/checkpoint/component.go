@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"crypto/sha256"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -81,7 +82,13 @@ func (c *Component) Config() (*Config, error) {
 func (c *Component) ConfigBytes() ([]byte, error) {
 	c.config.Do(func() {
 		path := filepath.Join(c.dir, c.configName())
-		c.config.data, c.config.err = readSmall(path)
+		if c.ck.configs != nil {
+			if c.config.data, c.config.err = fs.ReadFile(c.ck.configs, c.Name+"/"+c.configName()); c.config.err != nil {
+				c.config.err = fileError(path, c.config.err)
+			}
+		} else {
+			c.config.data, c.config.err = readSmall(path)
+		}
 		if c.config.err != nil {
 			c.config.err = fmt.Errorf("%w; wanted the config of component %q (%s)", c.config.err, c.Name, c.Class)
 		}

@@ -66,6 +66,9 @@ func readNames(dir string) ([]string, error) {
 
 // chooseWeights picks the set to read and notes where that was a choice.
 func (c *Component) chooseWeights() (weightSet, error) {
+	if c.ck.configs != nil {
+		return weightSet{}, c.ck.errNoWeights()
+	}
 	names, err := readNames(c.dir)
 	if err != nil {
 		return weightSet{}, err
