@@ -28,8 +28,9 @@ type loop struct {
 	dtype   graph.DType
 	// denoise calls the network on a model input at call i and returns cond and, for guided kinds, uncond. It does not free its input.
 	denoise func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error)
-	// component names the denoiser in errors.
-	component string
+	// component names the denoiser in errors; componentAt, where denoisers take turns, that of call i.
+	component   string
+	componentAt func(i int) string
 
 	drawn int // number of draws so far
 }
@@ -78,7 +79,11 @@ func (l *loop) run(ctx context.Context) (Tensor, error) {
 			return nil, err
 		}
 		if b[0] == 0 {
-			return nil, &NotFiniteError{Stage: fmt.Sprintf("the latents after step %d of %d", i+1, len(finite)), Component: l.component}
+			component := l.component
+			if l.componentAt != nil {
+				component = l.componentAt(i)
+			}
+			return nil, &NotFiniteError{Stage: fmt.Sprintf("the latents after step %d of %d", i+1, len(finite)), Component: component}
 		}
 	}
 	result := state["sample"]

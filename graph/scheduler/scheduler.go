@@ -69,6 +69,9 @@ type rule interface {
 type Scheduler struct {
 	// Class is the class name in diffusers ("EulerDiscreteScheduler").
 	Class string
+	// TrainTimesteps is num_train_timesteps, which timesteps are below.
+	TrainTimesteps int
+
 	rule  rule
 	shift ShiftRange
 	// file is where the config comes from.
@@ -187,7 +190,7 @@ func New(name string, cfg *checkpoint.Config) (*Scheduler, error) {
 	if err := cfg.Err(); err != nil {
 		return nil, err
 	}
-	return &Scheduler{Class: name, rule: r, shift: shift, file: cfg.File()}, nil
+	return &Scheduler{Class: name, TrainTimesteps: cfg.Int("num_train_timesteps", 1000), rule: r, shift: shift, file: cfg.File()}, nil
 }
 
 func lookup(name string) (*class, error) {

@@ -34,6 +34,8 @@ const (
 	Later
 )
 
+func (k Chunk) String() string { return [...]string{"only chunk", "first chunk", "later chunk"}[k] }
+
 // frames is the number of frames of a chunk outside.
 func (k Chunk) frames(cfg *Config) int {
 	if k == Later {
@@ -52,7 +54,7 @@ type Sizes struct {
 	Chunk Chunk
 }
 
-// NewDecoder is the network that decodes one latent frame: "latents" [B, z_dim, 1, H, W] -> "sample" [B, channels, F, H*f, W*f], clamped to -1 to 1, where f is
+// NewDecoder is the network "vae.decoder", or "vae.decoder_later" for a Later chunk, that decodes one latent frame: "latents" [B, z_dim, 1, H, W] -> "sample" [B, channels, F, H*f, W*f], clamped to -1 to 1, where f is
 // cfg.SpatialFactor() and F the number of frames of the chunk. The latents are unscaled: see Config.LatentsMean.
 //
 // Results after "sample", and arguments after "latents" in a Later chunk, are the pasts, in the same order and by the same names:
@@ -65,7 +67,7 @@ func NewDecoder(cfg Config, s Sizes) trace.Network {
 	})
 }
 
-// NewEncoder is the network that encodes the frames of one latent frame: "sample" [B, channels, F, H, W] in the range -1 to 1, F the number of frames of the
+// NewEncoder is the network "vae.encoder", or "vae.encoder_later", that encodes the frames of one latent frame: "sample" [B, channels, F, H, W] in the range -1 to 1, F the number of frames of the
 // chunk -> "mean" and "logvar" of the posterior, each [B, z_dim, 1, H/f, W/f], unscaled; logvar is clamped to -30 to 20. H and W are
 // multiples of f, cfg.SpatialFactor(). Pasts are as in NewDecoder.
 func NewEncoder(cfg Config, s Sizes) trace.Network {
@@ -85,8 +87,6 @@ func network(cfg Config, s Sizes, name string, in trace.Input, outputs []string,
 	switch s.Chunk {
 	case Only:
 		pasts = nil
-	case First:
-		n.Name += "_first"
 	case Later:
 		n.Name += "_later"
 		n.Inputs = append(n.Inputs, pasts...)
