@@ -276,7 +276,27 @@ func floatTensor(dims ...int) precast.HostTensor {
 	return precast.HostTensor{Shape: shapes.Make(dtypes.Float32, dims...), Data: make([]byte, 4*n)}
 }
 
-// TestFlux2Counts: another prompt, seed, number of steps or guidance, also none, makes no program, and the weights are on the device as they are in the file.
+// TestFlux2Tiling: tiles make another picture where there are several (sample_size 64 is their side), and the same where there is one.
+func TestFlux2Tiling(t *testing.T) {
+	p := openPipeline(t, flux2Model(t, "flux2-dev"), precast.Config{Backend: "go", NoCache: true})
+	for width, same := range map[int]bool{64: true, 96: false} {
+		var pictures [2][]byte
+		for i, tiling := range []bool{false, true} {
+			r := flux2Request()
+			r.Height, r.Width, r.VAETiling = 32, width, tiling
+			out, err := p.Generate(context.Background(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pictures[i] = out.Images[0].RGB
+		}
+		if slices.Equal(pictures[0], pictures[1]) != same {
+			t.Errorf("width %d: the same picture with tiles: %v, wanted %v", width, !same, same)
+		}
+	}
+}
+
+// TestFlux2Counts: another prompt, seed, number of steps or guidance, also none, makes no program.
 func TestFlux2Counts(t *testing.T) {
 	p := openPipeline(t, flux2Model(t, "flux2-klein"), precast.Config{Backend: "go", NoCache: true})
 	generate := func(edit func(r *precast.Request)) []byte {

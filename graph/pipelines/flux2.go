@@ -148,7 +148,7 @@ func (p *flux2Pipeline) Defaults(r *Request) error {
 	}
 	others := *r
 	others.Image = nil
-	errs = append(errs, refuse(&others, p.class, "sigmas", "max_sequence_length")...)
+	errs = append(errs, refuse(&others, p.class, "sigmas", "max_sequence_length", "vae_tiling")...)
 	if r.Height == 0 {
 		r.Height = 128 * p.vae.ScaleFactor()
 	}
@@ -175,7 +175,7 @@ func (p *flux2Pipeline) Defaults(r *Request) error {
 		embeds["negative_prompt_embeds"] = embeds["prompt_embeds"]
 	}
 	h, w := r.Height/p.multiple(), r.Width/p.multiple()
-	err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), p.flux.InChannels, h, w))...)
+	err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), p.flux.InChannels, h, w), p.autoencoder().check(r))...)
 	if err != nil {
 		return err
 	}
@@ -200,9 +200,9 @@ func (p *flux2Pipeline) CheckSizes(s Sizes) error {
 	return joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, p.multiple(), p.multiple()), checkSide("width", s.Width, p.multiple(), p.multiple()), length)
 }
 
-// flux2Programs are the pipeline's programs at one set of sizes, less the step.
+// flux2Programs are the pipeline's programs at one set of sizes, less the step and the decoder.
 type flux2Programs struct {
-	text, transformer, unpack, decoder *Program
+	text, transformer, unpack *Program
 }
 
 // encoderOutput names the text encoder's result: the hidden states of text_encoder_out_layers, one after another along the last axis.
@@ -217,9 +217,7 @@ func (p *flux2Pipeline) encoderOptions(length int) causallm.Options {
 func (p *flux2Pipeline) programs(s Sizes) *flux2Programs {
 	h, w := s.Height/p.multiple(), s.Width/p.multiple()
 	text, denoise, decode := p.opts.DTypeFor("text_encoder"), p.opts.DTypeFor("transformer"), p.opts.DTypeFor("vae")
-	picture := autoencoderkl.Sizes{Batch: 1, Height: 2 * h, Width: 2 * w, DType: decode}
-	pictures := picture
-	pictures.Batch = s.Batch
+	pictures := autoencoderkl.Sizes{Batch: s.Batch, Height: 2 * h, Width: 2 * w, DType: decode}
 	return &flux2Programs{
 		text: &Program{
 			Network:   causallm.New(p.text, p.encoderOptions(s.MaxSequenceLength), text),
@@ -234,12 +232,10 @@ func (p *flux2Pipeline) programs(s Sizes) *flux2Programs {
 			Network:   autoencoderkl.NewUnpack(p.vae, pictures),
 			Component: "vae", Stage: StageDecode, Spec: fmt.Sprintf("%dx%dx%d %v", s.Batch, 2*h, 2*w, graph.DTypeName(decode)),
 		},
-		decoder: &Program{
-			Network:   autoencoderkl.NewDecoder(p.vae, picture),
-			Component: "vae", Stage: StageDecode, Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", 2*h, 2*w, graph.DTypeName(decode)),
-		},
 	}
 }
+
+func (p *flux2Pipeline) autoencoder() autoencoder { return newAutoencoder(p.vae, p.opts) }
 
 func (p *flux2Pipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	ps := p.programs(s)
@@ -260,7 +256,8 @@ func (p *flux2Pipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	for _, kind := range kinds {
 		programs = append(programs, stepProgram([]int{s.Batch, tokens, p.flux.InChannels}, schedule.Slots, kind, p.opts.DTypeFor("transformer")))
 	}
-	return append(programs, ps.unpack, ps.decoder), nil
+	decoders, err := p.autoencoder().decoders(s.Height/p.vae.ScaleFactor(), s.Width/p.vae.ScaleFactor(), r.VAETiling)
+	return append(append(programs, ps.unpack), decoders...), err
 }
 
 func (p *flux2Pipeline) ActivationBytes(s Sizes) int64 {
@@ -424,8 +421,7 @@ func (p *flux2Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e 
 
 func (p *flux2Pipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
 	s := p.Sizes(r)
-	ps := p.programs(s)
-	return decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s)
+	return p.autoencoder().decode(ctx, ex, r, p.programs(s).unpack, latents, s)
 }
 
 func (p *flux2Pipeline) Extra(r *Request, _ int) map[string]any {

@@ -14,6 +14,7 @@ import (
 	"precast/graph/models/golden"
 	"precast/graph/nn"
 	"precast/graph/trace"
+	"precast/passes"
 )
 
 func TestMain(m *testing.M) { golden.Main(m) }
@@ -170,6 +171,38 @@ func checkPositions(t *testing.T, ref *golden.Case, cfg Config) {
 	ref.CheckValues("sin", sin, tensors.MustCopyFlatData[float32](ref.F32(block+"1")))
 	ref.CheckValues("cos of the picture", cos[text*cfg.HeadDim:], tensors.MustCopyFlatData[float32](ref.F32("blocks/transformer.pos_embed/out/0")))
 	ref.CheckValues("sin of the picture", sin[text*cfg.HeadDim:], tensors.MustCopyFlatData[float32](ref.F32("blocks/transformer.pos_embed/out/1")))
+}
+
+// TestPacked runs the passes: the packed matrices are read where they lie, so that there is nothing to prepare and no second copy of a weight.
+func TestPacked(t *testing.T) {
+	c, err := checkpoint.ParseConfig("config.json", []byte(`{"num_layers": 2, "num_single_layers": 2}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := trace.Trace(New(parse(t, c), Options{Batch: 1, TextLength: 512, ImageLength: 64 * 64}, dtypes.BFloat16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipeline := passes.Pipeline{Options: passes.DefaultOptions()}
+	if err := pipeline.Run(m); err != nil {
+		t.Fatal(err)
+	}
+	if p := passes.Prepare(m); p != nil {
+		t.Errorf("weights are prepared: %v", p.ResultNames)
+	}
+	want := map[string]string{
+		"single_transformer_blocks.1.attn.to_qkv_mlp_proj.weight": "[55296 6144]", "single_transformer_blocks.1.attn.to_out.weight": "[6144 24576]",
+		"transformer_blocks.1.ff.linear_in.weight": "[36864 6144]",
+	}
+	for _, p := range m.Entry().Params {
+		if shape := want[p.Name]; shape != "" && shape != fmt.Sprint(p.Value.Shape.Dimensions) {
+			t.Errorf("%s has shape %s, wanted %s", p.Name, p.Value.Shape, shape)
+		}
+		delete(want, p.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("no weights %v", want)
+	}
 }
 
 // TestAllWeightsUsed checks that the transformer asks for exactly the weights in the checkpoint, packed as they are there.
