@@ -144,6 +144,15 @@ func (c *Component) Unused() ([]string, error) {
 
 // NonFinite returns the index of the first NaN or infinity among little-endian floats of the given type, -1 when there is none.
 func NonFinite(data []byte, dtype dtypes.DType) int {
+	// In these an exponent of all ones is NaN or infinity.
+	switch dtype {
+	case dtypes.Float32:
+		return allOnes32(data, 0x7f800000)
+	case dtypes.BFloat16:
+		return allOnes16(data, 0x7f80)
+	case dtypes.Float16:
+		return allOnes16(data, 0x7c00)
+	}
 	load := loader(dtype)
 	_, size, _ := dtypeName(dtype)
 	if load == nil || !isFloat(dtype) {
@@ -152,6 +161,26 @@ func NonFinite(data []byte, dtype dtypes.DType) int {
 	for i := 0; (int64(i)+1)*size <= int64(len(data)); i++ {
 		if v := load(data[int64(i)*size:]); v-v != 0 {
 			return i
+		}
+	}
+	return -1
+}
+
+// allOnes32 returns the index of the first 32-bit element with all bits of the mask set, -1 when there is none.
+func allOnes32(data []byte, mask uint32) int {
+	for i := 0; i+4 <= len(data); i += 4 {
+		if le.Uint32(data[i:])&mask == mask {
+			return i / 4
+		}
+	}
+	return -1
+}
+
+// allOnes16 is allOnes32 for elements of 16 bits.
+func allOnes16(data []byte, mask uint16) int {
+	for i := 0; i+2 <= len(data); i += 2 {
+		if le.Uint16(data[i:])&mask == mask {
+			return i / 2
 		}
 	}
 	return -1

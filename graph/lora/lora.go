@@ -134,7 +134,7 @@ func (s *Set) read(m *model, f *checkpoint.File, scale float64) error {
 	fail := func() error {
 		return fmt.Errorf("lora: %s: %w", f.Path(), faults.err())
 	}
-	if faults.any() {
+	if faults.method != "" {
 		return fail()
 	}
 	if len(entries) == 0 {

@@ -115,6 +115,7 @@ func (m *model) place(f *checkpoint.File, entries []*entry, bad *faults) (notes 
 				bad.class = fmt.Sprintf("found keys in the spelling of %s (such as %q), which is read for %s only; %s takes the spelling of diffusers: %s.MODULE.lora_A.weight",
 					foreign, e.keys[0], strings.Join(foreignClasses, ", "), m.class, m.denoiser)
 			}
+			e.places = nil
 			continue
 		}
 		if len(e.places) == 0 {
