@@ -41,6 +41,20 @@ func Open(dir string) (*Checkpoint, error) { return OpenWith(dir, Options{}) }
 
 // OpenWith is Open with options.
 func OpenWith(dir string, o Options) (*Checkpoint, error) {
+	ck, err := OpenIndex(dir, o.Variant)
+	if err != nil {
+		return nil, err
+	}
+	if o.Variant != "" {
+		if err := ck.checkVariant(o.Variant); err != nil {
+			return nil, err
+		}
+	}
+	return ck, nil
+}
+
+// OpenIndex is OpenWith for a folder that may hold model_index.json alone as yet: whether there are weights of the variant is not looked at.
+func OpenIndex(dir, variant string) (*Checkpoint, error) {
 	if err := checkDir(dir); err != nil {
 		return nil, err
 	}
@@ -48,7 +62,7 @@ func OpenWith(dir string, o Options) (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(dir, nil, index, o)
+	return open(dir, nil, index, variant)
 }
 
 // OpenConfigs opens a checkpoint that has configs only, no weights and no tokenizers: fsys has its files where a folder would have them,
@@ -62,7 +76,7 @@ func OpenConfigs(fsys fs.FS, name string) (*Checkpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return open(name, fsys, index, Options{})
+	return open(name, fsys, index, "")
 }
 
 // errNoWeights is what stands in for the weights of a checkpoint of configs.
@@ -70,7 +84,7 @@ func (ck *Checkpoint) errNoWeights() error {
 	return fmt.Errorf("%s: has configs only, no weights and no tokenizers; it can be traced and lowered, not run", ck.dir)
 }
 
-func open(dir string, configs fs.FS, index *Config, o Options) (*Checkpoint, error) {
+func open(dir string, configs fs.FS, index *Config, variant string) (*Checkpoint, error) {
 	ck := &Checkpoint{dir: dir, configs: configs, index: index, components: map[string]*Component{}}
 	if ck.class = index.String("_class_name", ""); ck.class == "" {
 		index.Problem("_class_name", "found nothing, wanted the pipeline's class")
@@ -85,17 +99,12 @@ func open(dir string, configs fs.FS, index *Config, o Options) (*Checkpoint, err
 			continue
 		}
 		ck.names = append(ck.names, key)
-		ck.components[key] = &Component{Name: key, Library: library, Class: class, ck: ck, dir: filepath.Join(dir, key), variant: o.Variant}
+		ck.components[key] = &Component{Name: key, Library: library, Class: class, ck: ck, dir: filepath.Join(dir, key), variant: variant}
 	}
 	if err := index.Err(); err != nil {
 		return nil, err
 	}
 	slices.Sort(ck.names)
-	if o.Variant != "" {
-		if err := ck.checkVariant(o.Variant); err != nil {
-			return nil, err
-		}
-	}
 	return ck, nil
 }
 

@@ -64,6 +64,27 @@ func readNames(dir string) ([]string, error) {
 	return names, nil
 }
 
+// pickWeights picks the sets of one variant among a folder's names, the preferred first: those of the variant that is asked for, else the
+// plain ones, else those of the only variant. Sets is empty where there is nothing to pick, and variants lists what there is.
+func pickWeights(names []string, variant string) (sets []weightSet, variants []string) {
+	byVariant := map[string][]weightSet{}
+	for _, w := range weightSets(names) {
+		if byVariant[w.variant] == nil && w.variant != "" {
+			variants = append(variants, w.variant)
+		}
+		byVariant[w.variant] = append(byVariant[w.variant], w)
+	}
+	switch {
+	case variant != "" && byVariant[variant] != nil:
+		return byVariant[variant], variants
+	case byVariant[""] != nil:
+		return byVariant[""], variants
+	case len(variants) == 1:
+		return byVariant[variants[0]], variants
+	}
+	return nil, variants
+}
+
 // chooseWeights picks the set to read and notes where that was a choice.
 func (c *Component) chooseWeights() (weightSet, error) {
 	if c.ck.configs != nil {
@@ -73,30 +94,18 @@ func (c *Component) chooseWeights() (weightSet, error) {
 	if err != nil {
 		return weightSet{}, err
 	}
-	byVariant := map[string][]weightSet{}
-	var variants []string
-	for _, w := range weightSets(names) {
-		if byVariant[w.variant] == nil && w.variant != "" {
-			variants = append(variants, w.variant)
+	found, variants := pickWeights(names, c.variant)
+	if len(found) == 0 {
+		if len(variants) > 1 {
+			return weightSet{}, fmt.Errorf("%s: found weights of the variants %s and no plain ones; choose one of them", c.dir, strings.Join(variants, ", "))
 		}
-		byVariant[w.variant] = append(byVariant[w.variant], w)
-	}
-	var found []weightSet
-	switch {
-	case c.variant != "" && byVariant[c.variant] != nil:
-		found = byVariant[c.variant]
-	case byVariant[""] != nil:
-		found = byVariant[""]
-		if c.variant != "" {
-			c.ck.Note("%s: found no weights of variant %q, so %s is read", c.dir, c.variant, found[0].file)
-		}
-	case len(variants) == 1:
-		found = byVariant[variants[0]]
-		c.ck.Note("%s: found only weights of variant %q, so %s is read", c.dir, variants[0], found[0].file)
-	case len(variants) > 1:
-		return weightSet{}, fmt.Errorf("%s: found weights of the variants %s and no plain ones; choose one of them", c.dir, strings.Join(variants, ", "))
-	default:
 		return weightSet{}, c.noWeights(names)
+	}
+	switch got := found[0].variant; {
+	case c.variant != "" && got == "":
+		c.ck.Note("%s: found no weights of variant %q, so %s is read", c.dir, c.variant, found[0].file)
+	case got != c.variant:
+		c.ck.Note("%s: found only weights of variant %q, so %s is read", c.dir, got, found[0].file)
 	}
 	if len(found) > 1 {
 		c.ck.Note("%s: found %s and %s; the first is read", c.dir, found[0].file, found[1].file)
