@@ -1,15 +1,16 @@
 package precast
 
 import (
+	"fmt"
+	"maps"
+	"path/filepath"
+
 	"precast/graph/checkpoint"
 	"precast/graph/lora"
 )
 
-// openLoRAs reads what Config.LoRAs names; nil where it is empty.
-func openLoRAs(ck *checkpoint.Checkpoint, list []string) (*lora.Set, error) {
-	if len(list) == 0 {
-		return nil, nil
-	}
+// loraSpecs reads what Config.LoRAs names.
+func loraSpecs(list []string) ([]lora.Spec, error) {
 	specs := make([]lora.Spec, len(list))
 	for i, text := range list {
 		var err error
@@ -17,9 +18,41 @@ func openLoRAs(ck *checkpoint.Checkpoint, list []string) (*lora.Set, error) {
 			return nil, asUser(err)
 		}
 	}
+	return specs, nil
+}
+
+// openLoRAs opens what Config.LoRAs names; nil where it is empty.
+func openLoRAs(ck *checkpoint.Checkpoint, list []string) (*lora.Set, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	specs, err := loraSpecs(list)
+	if err != nil {
+		return nil, err
+	}
 	set, err := lora.Open(ck, specs)
 	if err != nil {
 		return nil, asUser(err)
 	}
 	return set, nil
+}
+
+// noteLoRAs adds the LoRAs to the parameters of pictures, without the folders that the files lie in.
+func (p *Pipeline) noteLoRAs(params []Params) {
+	specs, err := loraSpecs(p.cfg.LoRAs)
+	if err != nil || len(specs) == 0 {
+		return
+	}
+	var names []string
+	for _, s := range specs {
+		names = append(names, fmt.Sprintf("%s:%g", filepath.Base(s.Path), s.Scale))
+	}
+	for i := range params {
+		extra := maps.Clone(params[i].Extra)
+		if extra == nil {
+			extra = map[string]any{}
+		}
+		extra["lora"] = names
+		params[i].Extra = extra
+	}
 }

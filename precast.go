@@ -71,9 +71,9 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 			return nil, err
 		}
 		if err = p.setUp(options, start); err != nil {
-		return nil, err
-	}
-	return p, nil
+			return nil, err
+		}
+		return p, nil
 	}
 	dir := path
 	if info, serr := os.Stat(path); serr == nil && !info.IsDir() {
@@ -299,6 +299,9 @@ func (p *Pipeline) Generate(ctx context.Context, req *Request) (*Result, error) 
 		out, err = pipelines.Generate(ctx, ex, p.pipe, r)
 		return err
 	})
+	if err == nil {
+		p.noteLoRAs(out.Params)
+	}
 	return out, err
 }
 

@@ -155,6 +155,13 @@ func TestLoRAGoldens(t *testing.T) {
 						t.Fatalf("value %d of the picture is %d, golden is %d", i, got.RGB[i], w)
 					}
 				}
+				var names []string
+				for _, l := range r.LoRAs {
+					names = append(names, fmt.Sprintf("%s.safetensors:%g", filepath.Base(l.File), l.Scale))
+				}
+				if noted, _ := out.Params[0].Extra["lora"].([]string); !slices.Equal(noted, names) {
+					t.Errorf("the picture's parameters name the LoRAs %q, wanted %q", noted, names)
+				}
 				if folded := p.Stats().Bytes["folded"]; (folded > 0) != (len(r.LoRAs) > 0) {
 					t.Errorf("%d bytes of weights were folded with %d LoRAs", folded, len(r.LoRAs))
 				}

@@ -43,6 +43,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("SCHNELL", filepath.Join(testdata, "tiny", "flux1-schnell", "model"))
 			e.Setenv("SHAPES", filepath.Join(testdata, "shapes-flux1", "model"))
 			e.Setenv("GOLDEN", filepath.Join(testdata, "tiny", "sd15"))
+			e.Setenv("LORA", filepath.Join(testdata, "lora"))
 			e.Setenv("PRECAST_CACHE_DIR", shared)
 			e.Setenv("PRECAST_PLUGIN_DIR", plugins.Dir)
 			e.Setenv("PRECAST_PLUGIN", "go")
