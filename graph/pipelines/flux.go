@@ -17,7 +17,8 @@ import (
 	"precast/graph/trace"
 )
 
-// fluxPipeline is FluxPipeline (diffusers, pipelines/flux/pipeline_flux.py): FLUX.1 dev and schnell, text to image.
+// fluxPipeline is FluxPipeline (diffusers, pipelines/flux/pipeline_flux.py): FLUX.1 dev and schnell; with a picture to start from,
+// FluxImg2ImgPipeline (pipeline_flux_img2img.py).
 type fluxPipeline struct {
 	ck        *checkpoint.Checkpoint
 	opts      Options
@@ -69,7 +70,11 @@ func (p *fluxPipeline) multiple() int { return 2 * p.vae.ScaleFactor() }
 const fluxMaxSequence = 512
 
 func (p *fluxPipeline) Defaults(r *Request) error {
-	errs := refuse(r, p.Class(), "prompt_2", "negative_prompt", "negative_prompt_2", "sigmas", "true_cfg_scale", "max_sequence_length")
+	class, guidance := p.Class(), 3.5
+	if r.Image != nil {
+		class, guidance = "FluxImg2ImgPipeline", 7
+	}
+	errs := refuse(r, class, "prompt_2", "negative_prompt", "negative_prompt_2", "sigmas", "true_cfg_scale", "max_sequence_length", "image", "strength", "vae_tiling")
 	if r.Height == 0 {
 		r.Height = 128 * p.vae.ScaleFactor()
 	}
@@ -78,7 +83,7 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 	}
 	setDefault(&r.NumInferenceSteps, 28, len(r.Sigmas) == 0 && len(r.Timesteps) == 0)
 	if r.GuidanceScale == nil {
-		r.GuidanceScale = ptr(3.5)
+		r.GuidanceScale = ptr(guidance)
 	} else if !p.flux.GuidanceEmbeds && *r.GuidanceScale != 0 {
 		r.warn("guidance_scale has no effect: the transformer has no guidance embedding (guidance_embeds is false, as in FLUX.1 schnell)")
 	}
@@ -91,6 +96,10 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 			r.MaxSequenceLength = d[1]
 		}
 	}
+	if r.Image != nil && r.Strength == nil {
+		r.Strength = ptr(0.6)
+	}
+	warnResized(r)
 	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > fluxMaxSequence {
 		errs = append(errs, fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", r.MaxSequenceLength, fluxMaxSequence))
 	}
@@ -105,7 +114,8 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 		embeds["negative_prompt_embeds"], embeds["negative_pooled_prompt_embeds"] = embeds["prompt_embeds"], embeds["pooled_prompt_embeds"]
 	}
 	tokens := (r.Height / p.multiple()) * (r.Width / p.multiple())
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), tokens, p.flux.InChannels))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), tokens, p.flux.InChannels),
+		checkImage(r), p.autoencoder().check(r))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r, tokens)
@@ -125,12 +135,12 @@ func (p *fluxPipeline) CheckSizes(s Sizes) error {
 
 // programs are the pipeline's programs at one set of sizes.
 type fluxPrograms struct {
-	clip, t5, transformer, unpack, decoder *Program
+	clip, t5, transformer, unpack *Program
 }
 
 func (p *fluxPipeline) programs(s Sizes) *fluxPrograms {
 	h, w := s.Height/p.multiple(), s.Width/p.multiple()
-	first, second, denoise, decode := p.opts.DTypeFor("text_encoder"), p.opts.DTypeFor("text_encoder_2"), p.opts.DTypeFor("transformer"), p.opts.DTypeFor("vae")
+	first, second, denoise := p.opts.DTypeFor("text_encoder"), p.opts.DTypeFor("text_encoder_2"), p.opts.DTypeFor("transformer")
 	return &fluxPrograms{
 		clip: &Program{
 			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.clipLength(), Outputs: []string{"pooler_output"}}, first),
@@ -146,12 +156,10 @@ func (p *fluxPipeline) programs(s Sizes) *fluxPrograms {
 			Spec: fmt.Sprintf("%dx%d image tokens, %d text tokens, %v", s.Batch, h*w, s.MaxSequenceLength, graph.DTypeName(denoise)),
 		},
 		unpack: p.unpackProgram(s.Batch, h, w),
-		decoder: &Program{
-			Network:   autoencoderkl.NewDecoder(p.vae, autoencoderkl.Sizes{Batch: 1, Height: 2 * h, Width: 2 * w, DType: decode}),
-			Component: "vae", Stage: StageDecode, Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", 2*h, 2*w, graph.DTypeName(decode)),
-		},
 	}
 }
+
+func (p *fluxPipeline) autoencoder() autoencoder { return newAutoencoder(p.vae, p.opts) }
 
 func (p *fluxPipeline) clipLength() int {
 	return min(p.clip.MaxPositions, 77)
@@ -185,7 +193,13 @@ func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 		return nil, err
 	}
 	step := stepProgram([]int{s.Batch, p.tokens(s.Height, s.Width), p.flux.InChannels}, schedule.Slots, kind, p.opts.DTypeFor("transformer"))
-	return []*Program{ps.clip, ps.t5, ps.transformer, step, ps.unpack, ps.decoder}, nil
+	encoders, err := p.autoencoder().encoders(r)
+	if err != nil {
+		return nil, err
+	}
+	decoders, err := p.autoencoder().decoders(s.Height/p.vae.ScaleFactor(), s.Width/p.vae.ScaleFactor(), r.VAETiling)
+	out := append([]*Program{ps.clip, ps.t5}, encoders...)
+	return append(append(out, ps.transformer, step, ps.unpack), decoders...), err
 }
 
 func (p *fluxPipeline) ActivationBytes(s Sizes) int64 {
@@ -220,7 +234,16 @@ func (p *fluxPipeline) schedule(r *Request, tokens int) (*scheduler.Schedule, er
 		o.Sigmas = scheduler.FlowSigmas(r.NumInferenceSteps)
 	}
 	o.Mu = ptr(p.scheduler.ShiftRange().Mu(tokens))
-	return p.scheduler.Schedule(o)
+	if r.Image == nil {
+		return p.scheduler.Schedule(o)
+	}
+	steps := r.NumInferenceSteps
+	if len(r.Sigmas) > 0 {
+		steps = len(r.Sigmas)
+	}
+	// get_timesteps of pipeline_flux_img2img.py: unlike in Stable Diffusion the number of steps that are left out is rounded down.
+	o.Skip = int(float64(steps) - min(float64(steps)*(*r.Strength), float64(steps)))
+	return startAt(p.scheduler, o, steps, *r.Strength)
 }
 
 func (p *fluxPipeline) open() error {
@@ -331,18 +354,25 @@ func (p *fluxPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e E
 	}
 
 	gens := newGenerators(r.Seed, s.Batch)
-	draw := func() []float32 {
-		return packLatents(gens.randn(p.vae.LatentChannels, 2*h, 2*w), s.Batch, p.vae.LatentChannels, h, w)
-	}
-	var start []float32
-	if r.Latents != nil {
-		start = float32s(r.Latents.Data)
-	} else {
-		start = draw()
-	}
+	c := p.vae.LatentChannels
 	l := &loop{
-		ex: ex, req: r, latents: start, dims: []int{s.Batch, h * w, p.flux.InChannels}, draw: func() []float32 { return gens.randn(h*w, p.flux.InChannels) },
+		ex: ex, req: r, dims: []int{s.Batch, h * w, p.flux.InChannels}, draw: func() []float32 { return gens.randn(h*w, p.flux.InChannels) },
 		schedule: schedule, kind: kind, scaleAt: constant(*r.TrueCFGScale), dtype: p.opts.DTypeFor("transformer"), component: "transformer",
+	}
+	switch {
+	case r.Image != nil:
+		posterior, err := p.autoencoder().encode(ctx, ex, r)
+		if err != nil {
+			return nil, err
+		}
+		// The picture is encoded once for the batch: the first generator draws the sample of the posterior, then each its noise.
+		clean := posterior.sample(gens[:1].randn(c, 2*h, 2*w))
+		p.autoencoder().scale(clean, 4*h*w)
+		l.begin(packLatents(slices.Repeat(clean, s.Batch), s.Batch, c, h, w), packLatents(gens.randn(c, 2*h, 2*w), s.Batch, c, h, w))
+	case r.Latents != nil:
+		l.latents = float32s(r.Latents.Data)
+	default:
+		l.latents = packLatents(gens.randn(c, 2*h, 2*w), s.Batch, c, h, w)
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
 		// The pipeline divides by 1000 in the latents' dtype; the network multiplies again.
@@ -359,12 +389,14 @@ func (p *fluxPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e E
 
 func (p *fluxPipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
 	s := p.Sizes(r)
-	ps := p.programs(s)
-	return decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s)
+	return p.autoencoder().decode(ctx, ex, r, p.programs(s).unpack, latents, s)
 }
 
 func (p *fluxPipeline) Extra(r *Request, k int) map[string]any {
 	extra := map[string]any{"max_sequence_length": r.MaxSequenceLength}
+	if r.Image != nil {
+		extra["strength"] = *r.Strength
+	}
 	if p.kind(r) == guided {
 		extra["true_cfg_scale"] = *r.TrueCFGScale
 	}

@@ -110,8 +110,12 @@ func (p *sdxlPipeline) sizeDefaults(r *Request) error {
 		v     *[2]int
 		least int
 	}{
-		{"original_size", r.OriginalSize, 1}, {"crops_coords_top_left", r.CropsCoordsTopLeft, 0}, {"target_size", r.TargetSize, 1},
-		{"negative_original_size", r.NegativeOriginalSize, 1}, {"negative_crops_coords_top_left", r.NegativeCropsCoordsTopLeft, 0}, {"negative_target_size", r.NegativeTargetSize, 1},
+		{"original_size", r.OriginalSize, 1},
+		{"crops_coords_top_left", r.CropsCoordsTopLeft, 0},
+		{"target_size", r.TargetSize, 1},
+		{"negative_original_size", r.NegativeOriginalSize, 1},
+		{"negative_crops_coords_top_left", r.NegativeCropsCoordsTopLeft, 0},
+		{"negative_target_size", r.NegativeTargetSize, 1},
 	} {
 		const most = 1 << 20
 		if v := c.v; v != nil && (v[0] < c.least || v[1] < c.least || v[0] > most || v[1] > most) {

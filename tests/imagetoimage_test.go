@@ -1,0 +1,138 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"precast"
+	"precast/graph/checkpoint"
+)
+
+// imageRun is a run in testdata/imagetoimage/golden.json.
+type imageRun struct {
+	Model     string `json:"model"`
+	Scheduler string `json:"scheduler"` // class that replaces the checkpoint's, or empty
+	Picture   string `json:"picture"`   // empty for text-to-image
+	Seed      uint64 `json:"seed"`
+	Count     int    `json:"count"`
+	Tiling    bool   `json:"tiling"`
+	Call      struct {
+		Prompt               string   `json:"prompt"`
+		NegativePrompt       string   `json:"negative_prompt"`
+		Height               int      `json:"height"`
+		Width                int      `json:"width"`
+		Steps                int      `json:"num_inference_steps"`
+		Strength             *float64 `json:"strength"`
+		GuidanceScale        *float64 `json:"guidance_scale"`
+		GuidanceRescale      float64  `json:"guidance_rescale"`
+		TrueCFGScale         *float64 `json:"true_cfg_scale"`
+		MaxSequenceLength    int      `json:"max_sequence_length"`
+		OriginalSize         *[2]int  `json:"original_size"`
+		CropsCoordsTopLeft   *[2]int  `json:"crops_coords_top_left"`
+		NegativeOriginalSize *[2]int  `json:"negative_original_size"`
+		NegativeTargetSize   *[2]int  `json:"negative_target_size"`
+	} `json:"call"`
+}
+
+// TestImageToImage compares runs that start from a picture, and runs with tiles, with diffusers': testdata/imagetoimage/make_golden.py made
+// them. Nothing but the seed says what the noise is.
+func TestImageToImage(t *testing.T) {
+	dir := filepath.Join("testdata", "imagetoimage")
+	data, err := os.ReadFile(filepath.Join(dir, "golden.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs map[string]*imageRun
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&runs); err != nil {
+		t.Fatal(err)
+	}
+	file, err := checkpoint.OpenFile(filepath.Join(dir, "golden.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	cacheDir := t.TempDir()
+	var names []string
+	for name := range runs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		for _, backend := range []string{"pjrt", "go"} {
+			t.Run(name+"/"+backend, func(t *testing.T) {
+				if backend == "pjrt" && name != "flux" && name != "sd15" && !long() {
+					t.Skip("set PRECAST_TEST_LONG: compiling takes minutes")
+				}
+				needBackend(t, backend)
+				runs[name].check(t, file, name, precast.Config{Backend: backend, CacheDir: cacheDir, CheckPasses: true})
+			})
+		}
+	}
+}
+
+func (r *imageRun) check(t *testing.T, file *checkpoint.File, name string, cfg precast.Config) {
+	dir := filepath.Join(reference(t), "tiny", r.Model, "model")
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("no %s here: %v", r.Model, err)
+	}
+	cfg.Scheduler = r.Scheduler
+	p := openPipeline(t, dir, cfg)
+	c := r.Call
+	req := &precast.Request{
+		Prompt: []string{c.Prompt}, Height: c.Height, Width: c.Width, NumInferenceSteps: c.Steps, NumImagesPerPrompt: r.Count, Seed: r.Seed,
+		Strength: c.Strength, GuidanceScale: c.GuidanceScale, GuidanceRescale: c.GuidanceRescale, TrueCFGScale: c.TrueCFGScale, MaxSequenceLength: c.MaxSequenceLength,
+		OriginalSize: c.OriginalSize, CropsCoordsTopLeft: c.CropsCoordsTopLeft, NegativeOriginalSize: c.NegativeOriginalSize, NegativeTargetSize: c.NegativeTargetSize,
+		VAETiling: r.Tiling,
+	}
+	if c.NegativePrompt != "" {
+		req.NegativePrompt = []string{c.NegativePrompt}
+	}
+	if r.Picture != "" {
+		picture, ok := file.Tensor(r.Picture)
+		if !ok {
+			t.Fatalf("no picture %s", r.Picture)
+		}
+		req.Image = &precast.Image{Height: picture.Shape[0], Width: picture.Shape[1], RGB: picture.Bytes()}
+	}
+	var steps []precast.HostTensor
+	req.Observe = func(name string, h precast.HostTensor) {
+		if name == "step_latents" {
+			steps = append(steps, h)
+		}
+	}
+	out, err := p.Generate(context.Background(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := compareFloats(t, file, name+"/step_latents", steps, runLimit)
+	if d == nil {
+		t.Fatal("no latents to compare with")
+	}
+	want, ok := file.Tensor(name + "/image_u8")
+	if !ok {
+		t.Fatal("no picture to compare with")
+	}
+	var got []byte
+	for _, img := range out.Images {
+		got = append(got, img.RGB...)
+	}
+	if len(got) != len(want.Bytes()) {
+		t.Fatalf("pictures have %d values, golden %v", len(got), want.Shape)
+	}
+	differ := 0
+	for i, w := range want.Bytes() {
+		if d := int(got[i]) - int(w); d < -1 || d > 1 {
+			t.Fatalf("value %d is %d, golden %d", i, got[i], w)
+		} else if d != 0 {
+			differ++
+		}
+	}
+	t.Logf("latents %.2g off, %d of %d values of the pictures by 1", d.Rel, differ, len(got))
+}
