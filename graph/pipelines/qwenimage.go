@@ -369,7 +369,9 @@ func (p *qwenImagePipeline) Encode(ctx context.Context, ex Executor, r *Request)
 	return e, nil
 }
 
-// conditions uploads the embeddings of prompts, or with prefix "negative_" of negative prompts, and their mask, a row a picture.
+// conditions uploads the embeddings of prompts, or with prefix "negative_" of negative prompts, and their mask, a row a picture. Here it departs from
+// diffusers 0.42.1, whose encode_prompt repeats the masks of several prompts in another order than their embeddings where num_images_per_prompt is above 1:
+// each picture has its own prompt's.
 func (p *qwenImagePipeline) conditions(ex Executor, r *Request, e Embeds, prefix string) (tensors, error) {
 	to, err := e.conditions(ex, p.opts, "transformer", prefix, r.NumImagesPerPrompt, map[string]string{"encoder_hidden_states": "prompt_embeds"})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	ml "github.com/gomlx/gomlx/core/graph"
 
@@ -52,6 +53,10 @@ func newStableDiffusion3(ck *checkpoint.Checkpoint, o Options) (Pipeline, error)
 	if p.scheduler, err = newScheduler(ck, o.Scheduler, nil); err != nil {
 		return nil, err
 	}
+	if !p.scheduler.UsesFlowSigmas() && !strings.HasPrefix(p.scheduler.Class, "FlowMatch") {
+		return nil, fmt.Errorf("scheduler %s with this config can't drive StableDiffusion3Pipeline, whose transformer predicts a flow; Stable Diffusion 3 comes with FlowMatchEulerDiscreteScheduler",
+			p.scheduler.Class)
+	}
 	errs = []error{
 		mustEqual(ck, "transformer", "pooled_projection_dim", p.sd3.PooledDim, "text_encoder and text_encoder_2 together", "projection_dim", p.clip[0].ProjectionDim+p.clip[1].ProjectionDim),
 		mustEqual(ck, "transformer", "in_channels", p.sd3.InChannels, "vae", "latent_channels", p.vae.LatentChannels),
@@ -90,7 +95,7 @@ func (p *sd3Pipeline) clipLength() int {
 }
 
 func (p *sd3Pipeline) Defaults(r *Request) error {
-	errs := refuse(r, p.Class(), "prompt_2", "prompt_3", "negative_prompt", "negative_prompt_2", "negative_prompt_3", "sigmas", "clip_skip", "max_sequence_length")
+	errs := refuse(r, p.Class(), "prompt_2", "prompt_3", "negative_prompt", "negative_prompt_2", "negative_prompt_3", "sigmas", "clip_skip", "max_sequence_length", "vae_tiling")
 	for _, side := range []*int{&r.Height, &r.Width} {
 		if *side == 0 {
 			*side = p.sd3.SampleSize * p.vae.ScaleFactor()
@@ -120,7 +125,7 @@ func (p *sd3Pipeline) Defaults(r *Request) error {
 		embeds["negative_prompt_embeds"], embeds["negative_pooled_prompt_embeds"] = embeds["prompt_embeds"], embeds["pooled_prompt_embeds"]
 	}
 	s := p.Sizes(r)
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(s), checkLatents(r, p.latents(s)...))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(s), checkLatents(r, p.latents(s)...), p.autoencoder().check(r))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r, s)
@@ -155,26 +160,24 @@ func (p *sd3Pipeline) latents(s Sizes) []int {
 // textLength is the number of text tokens that the transformer is given: CLIP's, then T5's.
 func (p *sd3Pipeline) textLength(t5 int) int { return p.clipLength() + t5 }
 
-// sd3Programs are the pipeline's programs at one set of sizes; t5 is nil where there is none.
+func (p *sd3Pipeline) autoencoder() autoencoder { return newAutoencoder(p.vae, p.opts) }
+
+// sd3Programs are the pipeline's programs at one set of sizes, less the step and the decoders; t5 is nil where there is none.
 type sd3Programs struct {
-	clip                             [2]*Program
-	t5, transformer, unpack, decoder *Program
+	clip                    [2]*Program
+	t5, transformer, unpack *Program
 }
 
 func (p *sd3Pipeline) programs(s Sizes, clipSkip int) *sd3Programs {
 	latents := p.latents(s)
 	h, w, text := latents[2], latents[3], p.textLength(s.MaxSequenceLength)
-	denoise, decode := p.opts.DTypeFor("transformer"), p.opts.DTypeFor("vae")
+	denoise := p.opts.DTypeFor("transformer")
 	ps := &sd3Programs{
 		transformer: &Program{
 			Network:   sd3.New(p.sd3, sd3.Options{Batch: s.Batch, Height: h, Width: w, TextLength: text}, denoise),
 			Component: "transformer", Stage: StageDenoise, Spec: fmt.Sprintf("%dx%dx%d, %d text tokens, %v", s.Batch, h, w, text, graph.DTypeName(denoise)),
 		},
 		unpack: p.unpackProgram(s),
-		decoder: &Program{
-			Network:   autoencoderkl.NewDecoder(p.vae, autoencoderkl.Sizes{Batch: 1, Height: h, Width: w, DType: decode}),
-			Component: "vae", Stage: StageDecode, Aliases: autoencoderkl.Aliases, Spec: fmt.Sprintf("1x%dx%d %v", h, w, graph.DTypeName(decode)),
-		},
 	}
 	for i := range ps.clip {
 		component, outputs := sd3Encoders[i], []string{"text_embeds", p.hiddenStates(i, 0)}
@@ -244,7 +247,12 @@ func (p *sd3Pipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	for _, kind := range []stepKind{plain, guided} {
 		out = append(out, stepProgram(p.latents(s), schedule.Slots, kind, p.opts.DTypeFor("transformer")))
 	}
-	return append(out, ps.unpack, ps.decoder), nil
+	latents := p.latents(s)
+	decoders, err := p.autoencoder().decoders(latents[2], latents[3], r.VAETiling)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(out, ps.unpack), decoders...), nil
 }
 
 func (p *sd3Pipeline) ActivationBytes(s Sizes) int64 {
@@ -425,8 +433,7 @@ func (p *sd3Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Em
 
 func (p *sd3Pipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
 	s := p.Sizes(r)
-	ps := p.programs(s, r.ClipSkip)
-	return decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s)
+	return p.autoencoder().decode(ctx, ex, r, p.unpackProgram(s), latents, s)
 }
 
 func (p *sd3Pipeline) Extra(r *Request, k int) map[string]any {
