@@ -162,11 +162,17 @@ func Inspect(path string, o InspectOptions) (*Inspection, error) {
 	if o.Phase == "executable" {
 		return nil, userErrorf("phase: executables are not text; run or compile with --dump-compilation-phases-to DIR to have the optimized HLO written")
 	}
-	kind, err := kindOf(path)
+	x := &Inspection{Path: path, Kind: KindCheckpoint}
+	var err error
+	if o.Config.ModelConfig == "" {
+		x.Kind, err = kindOf(path)
+	} else if path == "" {
+		x.Path = o.Config.ModelConfig
+	}
 	if err != nil {
 		return nil, err
 	}
-	x := &Inspection{Path: path, Kind: kind}
+	kind := x.Kind
 	if kind != KindCheckpoint && kind != KindArtifact {
 		if o.Component != "" {
 			return nil, userErrorf("component: %s is a %s, which has no components; wanted a checkpoint folder or an artifact", path, kind)
@@ -289,6 +295,9 @@ func (x *Inspection) checkpoint(o InspectOptions) error {
 	if _, err := o.Config.check(); err != nil {
 		return err
 	}
+	if o.Config.ModelConfig != "" {
+		return x.modelConfig(o)
+	}
 	ck, err := checkpoint.OpenWith(x.Path, checkpoint.Options{Variant: o.Config.Variant})
 	if err != nil {
 		return err
@@ -378,7 +387,7 @@ func hasWeights(class string) bool {
 
 // checkpointGraph makes the graph of a program from config files alone.
 func (x *Inspection) checkpointGraph(o InspectOptions) error {
-	p, err := Open(context.Background(), x.Path, o.Config)
+	p, err := Open(context.Background(), x.openPath(o), o.Config)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package precast
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -22,11 +23,11 @@ func openModelConfig(path string, cfg *Config) (*checkpoint.Checkpoint, error) {
 	if cfg.Variant != "" {
 		return nil, userErrorf("variant: found %q, but --model-config has no weights to choose from", cfg.Variant)
 	}
-	files, err := configs.Open(cfg.ModelConfig)
+	files, name, err := configs.Open(cfg.ModelConfig)
 	if err != nil {
 		return nil, userErrorf("model-config: %w", err)
 	}
-	ck, err := checkpoint.OpenConfigs(files, cfg.ModelConfig)
+	ck, err := checkpoint.OpenConfigs(files, name)
 	return ck, asUser(err)
 }
 
@@ -42,9 +43,13 @@ type ComponentReport struct {
 // parameters counts weights by component.
 type parameters map[string]map[string]int64
 
-// add counts the weights of a module of q.
+// add counts the weights of a module of q: those of its main function and of the one that prepares weights. A function outlined of
+// repeated blocks has names of its own for what its callers give it.
 func (c parameters) add(q *pipelines.Program, m *graph.Module) {
-	for _, f := range m.Funcs {
+	for _, f := range []*graph.Func{m.Entry(), m.Func(passes.PrepareFunc)} {
+		if f == nil {
+			continue
+		}
 		for _, p := range f.Params {
 			if p.Kind != graph.Weight || strings.HasPrefix(p.Name, passes.PreparedPrefix) {
 				continue
@@ -67,4 +72,48 @@ func (c parameters) report() []ComponentReport {
 		out = append(out, r)
 	}
 	return out
+}
+
+// openPath is the argument that Open takes for what is inspected.
+func (x *Inspection) openPath(o InspectOptions) string {
+	if x.Path == o.Config.ModelConfig {
+		return ""
+	}
+	return x.Path
+}
+
+// modelConfig describes the configs of a published checkpoint; what its weights would be is counted in the traced graphs.
+func (x *Inspection) modelConfig(o InspectOptions) error {
+	p, err := Open(context.Background(), x.openPath(o), o.Config)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	x.Path = p.ck.Dir()
+	shapes, programs, err := p.programsFor(CompileOptions{Shapes: []Sizes{o.Sizes}})
+	if err != nil {
+		return err
+	}
+	counts := parameters{}
+	info := &CheckpointInfo{Pipeline: p.Class(), Supported: true, Sizes: &shapes[0]}
+	for _, q := range programs {
+		if _, err := p.compileTo(q, "trace", counts); err != nil {
+			return err
+		}
+		info.Programs = append(info.Programs, ProgramInfo{Name: q.Name, Component: q.Component, Spec: q.Spec})
+	}
+	counted := map[string]ComponentReport{}
+	for _, r := range counts.report() {
+		counted[r.Name] = r
+	}
+	for _, name := range p.ck.Components() {
+		c := ComponentInfo{Name: name, Tensors: counted[name].Weights, Parameters: counted[name].Parameters}
+		if comp, err := p.ck.Component(name); err == nil {
+			c.Class, c.Library = comp.Class, comp.Library
+			info.Components = append(info.Components, c)
+		}
+	}
+	info.Notes = append(p.Notes(), "these are configs without weights: tensors and parameters are counted in the graphs, so what no program reads is left out")
+	x.Checkpoint = info
+	return nil
 }

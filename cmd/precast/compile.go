@@ -55,11 +55,13 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		if *target != "cpu" {
 			return userError("target: found %q, wanted cpu (TPU targets are not built yet)", *target)
 		}
-		if (*configOnly || cfg.ModelConfig != "") && o.CompileTo == "" {
-			o.CompileTo = "stablehlo"
-		}
-		if (*configOnly || cfg.ModelConfig != "") && o.CompileTo == "executable" {
-			return userError("compile-to: an executable needs the weights' files, but only configs are read; wanted stablehlo or an earlier phase")
+		if *configOnly || cfg.ModelConfig != "" {
+			if o.Output != "" || o.CompileTo == "executable" {
+				return userError("config-only: an executable needs the weights' files, and only configs are read; leave out -o and --compile-to executable")
+			}
+			if o.CompileTo == "" {
+				o.CompileTo = "stablehlo"
+			}
 		}
 		if err := atLeastOne(fs, "batch-size", "num-images-per-prompt", "height", "width", "max-sequence-length", "num-inference-steps"); err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 )
 
 var inspectCommand = command{
-	name: "inspect", args: "FILE|DIR [--component NAME]",
+	name: "inspect", args: "FILE|DIR|--model-config NAME [--component NAME]",
 	short: "show what a checkpoint, artifact, graph, cache entry or picture holds",
 	long: `
 Shows what a file or folder holds; what it is shows from its content:
@@ -29,6 +29,8 @@ Shows what a file or folder holds; what it is shows from its content:
   a cache entry         its key, field by field
   a safetensors file    its tensors
   a PNG                 the parameters that made it, where precast did
+
+--model-config NAME takes the configs of a published checkpoint, which precast has, in place of a folder.
 
 A graph is printed as text (which parses back), StableHLO, JSON, DOT for Graphviz, or one HTML page to read in a browser.`,
 	setup: setupInspect,
@@ -49,9 +51,11 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	fs.StringVar(&o.Config.Regions, "regions", "", "inline (default) or split, which outlines repeated blocks")
 	fs.StringVar(&o.Config.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: `CLASS[,KEY=VALUE...]`")
 	fs.StringVar(&o.Config.Variant, "variant", "", "weight files to look at, such as fp16 for *.fp16.safetensors")
+	modelConfigFlag(fs, &o.Config)
 	fs.StringSliceVar(&o.Config.DisabledPasses, "disable-pass", nil, "leave out these passes")
 	return func(_ context.Context, args []string) error {
-		if err := wantArgs(args, "FILE|DIR"); err != nil {
+		path, err := modelArg(args, "FILE|DIR", o.Config.ModelConfig)
+		if err != nil {
 			return err
 		}
 		if *format != "" && !slices.Contains(precast.GraphFormats, *format) {
@@ -68,7 +72,7 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 			return err
 		}
 		defer file.abort()
-		x, err := precast.Inspect(args[0], o)
+		x, err := precast.Inspect(path, o)
 		if err != nil {
 			return err
 		}
@@ -132,6 +136,10 @@ func printCheckpoint(w io.Writer, path string, k *precast.CheckpointInfo) error 
 	t := table(w)
 	fmt.Fprintln(t, "component\tclass\tdtype\ttensors\tparameters\tbytes\tfiles")
 	for _, p := range k.Components {
+		if len(p.Files) == 0 && p.Tensors > 0 {
+			fmt.Fprintf(t, "%s\t%s\t-\t%d\t%s\t-\t-\n", p.Name, p.Class, p.Tensors, count(p.Parameters))
+			continue
+		}
 		if len(p.Files) == 0 {
 			note := "-"
 			if p.Problem != "" {

@@ -26,12 +26,13 @@ func Names() []string {
 }
 
 // Open returns a checkpoint's files by the name that Names gives it, in any case: model_index.json and the config of each network and of
-// the scheduler.
-func Open(name string) (fs.FS, error) {
+// the scheduler. It returns the name as Names spells it, too.
+func Open(name string) (fs.FS, string, error) {
 	for _, n := range Names() {
 		if strings.EqualFold(n, name) {
-			return fs.Sub(files, n)
+			sub, err := fs.Sub(files, n)
+			return sub, n, err
 		}
 	}
-	return nil, fmt.Errorf("found %q, wanted one of %s", name, strings.Join(Names(), ", "))
+	return nil, "", fmt.Errorf("found %q, wanted one of %s", name, strings.Join(Names(), ", "))
 }

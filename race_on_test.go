@@ -1,0 +1,5 @@
+//go:build race
+
+package precast
+
+const raceDetector = true
