@@ -208,15 +208,8 @@ func (p *Pipeline) check(req *Request, stages []Stage) error {
 	if err := p.complete(req); err != nil {
 		return err
 	}
-	s := p.pipe.Sizes(req)
-	var activations int64
-	if slices.ContainsFunc(stages, func(s Stage) bool { return s != StageEncode }) {
-		activations = p.pipe.ActivationBytes(s)
-	}
-	weights := p.weightBytes(req, stages)
-	if have := availableMemory(); have > 0 && activations+weights > have {
-		return userErrorf("%s needs about %s for activations and %s for weights in %s, and %s of memory is available; take a smaller size or batch, --dtype bfloat16, or --offload model",
-			s, FormatBytes(activations), FormatBytes(weights), graph.DTypeName(p.engine.dtype), FormatBytes(have))
+	if err := p.checkMemory(req, stages); err != nil {
+		return err
 	}
 	if req.PromptEmbeds != nil || !slices.Contains(stages, StageEncode) {
 		return nil
@@ -224,34 +217,30 @@ func (p *Pipeline) check(req *Request, stages []Stage) error {
 	return asUser(p.pipe.Prepare(req))
 }
 
-// weightBytes is how much memory the weights take that are on the device together: those of all components, or of the largest where they
-// take turns. Weight files that can't be read count nothing here; reading them says why.
-func (p *Pipeline) weightBytes(req *Request, stages []Stage) int64 {
-	programs, err := p.programs(req, stages)
-	if err != nil {
-		return 0
+// checkMemory refuses a request whose activations, with the weights that are known to be read, take more memory than there is. It is asked
+// before any work, and again when the programs are matched with the weight files.
+func (p *Pipeline) checkMemory(req *Request, stages []Stage) error {
+	s := p.pipe.Sizes(req)
+	var activations int64
+	if slices.ContainsFunc(stages, func(s Stage) bool { return s != StageEncode }) {
+		activations = p.pipe.ActivationBytes(s)
 	}
-	bytes := map[string]int64{}
-	for _, q := range programs {
-		if _, known := bytes[q.Component]; known || q.Component == "" {
-			continue
-		}
-		bytes[q.Component] = 0
-		comp, err := p.ck.Component(q.Component)
-		if err != nil {
-			continue
-		}
-		tensors, err := comp.Tensors()
-		if err != nil {
-			continue
-		}
-		for _, t := range tensors {
-			bytes[q.Component] += int64(t.Len()) * int64(q.DType.Size())
-		}
+	weights := p.weightBytes()
+	if have := availableMemory(); have > 0 && activations+weights > have {
+		return userErrorf("%s needs about %s for activations and %s for weights in %s, and %s of memory is available; take a smaller size or batch, --dtype bfloat16, or --offload model",
+			s, FormatBytes(activations), FormatBytes(weights), graph.DTypeName(p.engine.dtype), FormatBytes(have))
 	}
+	return nil
+}
+
+// weightBytes is how much memory the weights take that have to be brought to the device and are there together: those of all components, or
+// of the largest where they take turns.
+func (p *Pipeline) weightBytes() int64 {
 	var all, largest int64
-	for _, n := range bytes {
-		all, largest = all+n, max(largest, n)
+	for _, e := range p.engines() {
+		for _, n := range e.weights.toLoad() {
+			all, largest = all+n, max(largest, n)
+		}
 	}
 	if p.cfg.Offload == "model" {
 		return largest

@@ -128,6 +128,9 @@ func (p *Pipeline) stages(ctx context.Context, req *Request, stages []Stage, wor
 			return err
 		}
 	}
+	if err := p.checkMemory(req, stages); err != nil {
+		return err
+	}
 	for _, e := range p.engines() {
 		if err := e.getAll(ctx, p.on(e, programs)); err != nil {
 			return err

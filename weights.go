@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -49,6 +50,8 @@ type weightStore struct {
 	// mu guards what follows: programs are made ready several at a time.
 	mu      sync.Mutex
 	matched map[string]checkpoint.Tensor // by component and wanted key
+	// bytes is what the matched weights of a component take on the device.
+	bytes map[string]int64
 	// device holds buffers by component, dtype and key; prepared weights by component and the digest of how they are made.
 	device map[weightID]backends.Buffer
 }
@@ -60,7 +63,7 @@ type weightID struct {
 }
 
 func newWeightStore(e *engine) *weightStore {
-	return &weightStore{e: e, matched: map[string]checkpoint.Tensor{}, device: map[weightID]backends.Buffer{}}
+	return &weightStore{e: e, matched: map[string]checkpoint.Tensor{}, bytes: map[string]int64{}, device: map[weightID]backends.Buffer{}}
 }
 
 // check matches a program's weights against the checkpoint without reading one. The error lists everything that does not fit.
@@ -76,6 +79,17 @@ func (w *weightStore) checkLocked(p *pipelines.Program, m *manifest) error {
 		params = append(slices.Clone(params), m.Prep.Params...)
 	}
 	return w.matchLocked(p, params)
+}
+
+// toLoad is what the matched weights take by component, without those of components of which any is on the device already.
+func (w *weightStore) toLoad() map[string]int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	left := maps.Clone(w.bytes)
+	for id := range w.device {
+		delete(left, id.component)
+	}
+	return left
 }
 
 // match does check's work on a list of parameters.
@@ -111,8 +125,13 @@ func (w *weightStore) matchLocked(p *pipelines.Program, params []slotFile) error
 	if err != nil {
 		return asUser(err)
 	}
-	for k, t := range found {
-		w.matched[p.Component+"/"+k] = t
+	for _, x := range want {
+		id := p.Component + "/" + x.Key
+		if _, twice := w.matched[id]; twice {
+			continue
+		}
+		w.matched[id] = found[x.Key]
+		w.bytes[p.Component] += int64(found[x.Key].Len()) * int64(x.DType.Size())
 	}
 	return nil
 }
