@@ -62,6 +62,13 @@ type Config struct {
 	// traced, inspected and lowered, and have no weights to run with.
 	ModelConfig string
 
+	// Revision is the branch, tag or commit of a model that is named by its hub name; empty is main.
+	Revision string
+	// ConfigOnly reads config files alone: of a model at the hub nothing else is downloaded. What it opens can be compiled up to StableHLO.
+	ConfigOnly bool
+	// Download, when set, is told how many bytes of how many have been downloaded.
+	Download func(done, total int64)
+
 	// Checkpoint is the folder that an artifact's weights are read from, where it is not the one that it was compiled from.
 	Checkpoint string
 

@@ -16,6 +16,7 @@ import (
 	"precast/backends/pjrt"
 	"precast/backends/plugin"
 	"precast/cache"
+	"precast/graph/checkpoint/hub"
 )
 
 // OpenCache opens the cache in dir; "" is $PRECAST_CACHE_DIR, else the user's cache folder. warn may be nil.
@@ -148,11 +149,11 @@ type EnvPlugin struct {
 	PluginInfo
 }
 
-// variables are the environment variables that change what precast or a plugin does.
-var variables = []string{
+// variables are the environment variables that change what precast or a plugin does; none of them holds a secret.
+var variables = append([]string{
 	cache.DirVariable, plugin.DirVariable, plugin.PluginVariable, "XLA_FLAGS", "PJRT_NPROC", "NPROC", "GOMAXPROCS", "GOMEMLIMIT",
 	"XDG_CACHE_HOME", "XDG_DATA_HOME", "TPU_SKIP_MDS_QUERY", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID", "ALLOW_MULTIPLE_LIBTPU_LOAD",
-}
+}, hub.Variables...)
 
 // Environment describes this machine and what precast would run on. describe asks a plugin, see DescribePluginApart.
 func Environment(cacheDir string, describe func(path string, client bool) *PluginInfo) *Env {

@@ -14,7 +14,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -53,7 +52,8 @@ type Pipeline struct {
 	closed sync.Once
 }
 
-// Open opens a checkpoint folder or an artifact. Configs are read and checked; weights are mapped, not read; nothing is compiled.
+// Open opens a checkpoint folder, an artifact, or a model by its hub name (see Locate). Configs are read and checked; weights are mapped, not
+// read; nothing is compiled.
 func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error) {
 	start, given := time.Now(), cfg
 	options, err := cfg.check()
@@ -85,10 +85,25 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 		}
 		dir = p.artifact.checkpointDir(&p.cfg)
 	}
-	if _, serr := os.Stat(dir); p.artifact == nil && errors.Is(serr, fs.ErrNotExist) {
-		return nil, userErrorf("%s: no such file or folder. Nothing is downloaded: fetch the model first (hf download ID --local-dir DIR) and give the folder", path)
+	switch {
+	case p.artifact == nil:
+		if dir, err = Locate(ctx, path, p.cfg); err != nil {
+			return nil, err
+		}
+	case cfg.Checkpoint != "":
+		if dir, err = Locate(ctx, cfg.Checkpoint, p.cfg); err != nil {
+			return nil, userErrorf("the artifact %s reads its weights from %s: %w; --checkpoint DIR names another place", path, cfg.Checkpoint, err)
+		}
+	case cfg.Revision != "":
+		return nil, userErrorf("revision: found %q, but the artifact %s reads its weights from %s; name the model with --checkpoint ORG/NAME", cfg.Revision, path, dir)
 	}
-	if p.ck, err = checkpoint.OpenWith(dir, checkpoint.Options{Variant: p.cfg.Variant}); err != nil {
+	open := func() (*checkpoint.Checkpoint, error) {
+		return checkpoint.OpenWith(dir, checkpoint.Options{Variant: p.cfg.Variant})
+	}
+	if cfg.ConfigOnly {
+		open = func() (*checkpoint.Checkpoint, error) { return checkpoint.OpenIndex(dir, p.cfg.Variant) }
+	}
+	if p.ck, err = open(); err != nil {
 		if p.artifact != nil {
 			err = fmt.Errorf("the artifact %s reads its weights from %s: %w; --checkpoint DIR names another place", path, dir, err)
 		}

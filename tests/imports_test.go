@@ -18,7 +18,7 @@ import (
 // a row of their own. The direction is cmd -> root -> {graph/*, passes, lower, backends, cache} -> graph.
 var allowedImports = map[string][]string{
 	"cmd/precast":             {"."},
-	".":                       {"graph", "graph/trace", "graph/checkpoint", "graph/lora", "graph/pipelines", "graph/pipelines/configs", "passes", "lower", "backends", "backends/pjrt", "backends/gobackend", "backends/plugin", "cache"},
+	".":                       {"graph", "graph/trace", "graph/checkpoint", "graph/checkpoint/hub", "graph/lora", "graph/pipelines", "graph/pipelines/configs", "passes", "lower", "backends", "backends/pjrt", "backends/gobackend", "backends/plugin", "cache"},
 	"graph":                   {},
 	"graph/trace":             {"graph"},
 	"graph/nn":                {"graph/trace"},
@@ -27,6 +27,7 @@ var allowedImports = map[string][]string{
 	"graph/pipelines/configs": {},
 	"graph/scheduler":         {"graph", "graph/trace", "graph/checkpoint"},
 	"graph/tokenizer":         {"graph/checkpoint"},
+	"graph/checkpoint/hub":    {"graph/checkpoint"},
 	"graph/checkpoint":        {},
 	"graph/lora":              {"graph/checkpoint"},
 	"passes":                  {"graph"},
@@ -41,8 +42,9 @@ var allowedImports = map[string][]string{
 
 // importExceptions are packages that only tests import and that therefore may import more; each says why.
 var importExceptions = map[string]string{
-	"graph/models/golden": "compares networks with goldens on every backend, for the tests of all model packages",
-	"tests":               "what crosses packages",
+	"graph/checkpoint/hub/hubtest": "a hub on this machine, for the tests of the hub and of the command line",
+	"graph/models/golden":          "compares networks with goldens on every backend, for the tests of all model packages",
+	"tests":                        "what crosses packages",
 }
 
 // gomlxGraph is gomlx's own package graph. Networks are written with it, so it is imported where networks are, and always as ml.

@@ -17,7 +17,7 @@ import (
 )
 
 var inspectCommand = command{
-	name: "inspect", args: "FILE|DIR|--model-config NAME [--component NAME]",
+	name: "inspect", args: "FILE|DIR|ORG/NAME|--model-config NAME [--component NAME]",
 	short: "show what a checkpoint, artifact, graph, cache entry or picture holds",
 	long: `
 Shows what a file or folder holds; what it is shows from its content:
@@ -30,6 +30,7 @@ Shows what a file or folder holds; what it is shows from its content:
   a safetensors file    its tensors
   a PNG                 the parameters that made it, where precast did
 
+ORG/NAME[@REVISION] is a model at the hub, of which configs alone are downloaded: what is not in the cache already is not described.
 --model-config NAME takes the configs of a published checkpoint, which precast has, in place of a folder.
 
 A graph is printed as text (which parses back), StableHLO, JSON, DOT for Graphviz, or one HTML page to read in a browser.`,
@@ -51,9 +52,10 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	fs.StringVar(&o.Config.Regions, "regions", "", "inline (default) or split, which outlines repeated blocks")
 	fs.StringVar(&o.Config.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: `CLASS[,KEY=VALUE...]`")
 	fs.StringVar(&o.Config.Variant, "variant", "", "weight files to look at, such as fp16 for *.fp16.safetensors")
+	fs.StringVar(&o.Config.Revision, "revision", "", "branch, tag or commit of a model named ORG/NAME (default main)")
 	modelConfigFlag(fs, &o.Config)
 	fs.StringSliceVar(&o.Config.DisabledPasses, "disable-pass", nil, "leave out these passes")
-	return func(_ context.Context, args []string) error {
+	return func(ctx context.Context, args []string) error {
 		path, err := modelArg(args, "FILE|DIR", o.Config.ModelConfig)
 		if err != nil {
 			return err
@@ -72,6 +74,13 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 			return err
 		}
 		defer file.abort()
+		if o.Config.ModelConfig == "" {
+			o.Config.ConfigOnly, o.Config.Log, o.Config.Download = true, c.logger(), c.download()
+			if path, err = precast.Locate(ctx, path, o.Config); err != nil {
+				return err
+			}
+			o.Config.ConfigOnly, o.Config.Revision = false, ""
+		}
 		x, err := precast.Inspect(path, o)
 		if err != nil {
 			return err

@@ -27,6 +27,7 @@ func engineFlags(fs *pflag.FlagSet, cfg *precast.Config) {
 	fs.StringVar(&cfg.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: `CLASS[,KEY=VALUE...]`")
 	fs.StringVar(&cfg.Variant, "variant", "", "weight files to read, such as fp16 for *.fp16.safetensors")
 	fs.StringArrayVar(&cfg.LoRAs, "lora", nil, "LoRA to add to the weights: `FILE[:SCALE]`, a safetensors file and how strongly it applies (default 1); several times for several")
+	fs.StringVar(&cfg.Revision, "revision", "", "branch, tag or commit of a model named ORG/NAME, as ORG/NAME@REVISION (default main)")
 	fs.StringVar(&cfg.Backend, "backend", "", "auto (default): the PJRT plugin where one is installed, else go; pjrt; go")
 	fs.StringVar(&cfg.Plugin, "plugin", "", "PJRT plugin: a `PATH` or a name of precast plugin list")
 	fs.IntVar(&cfg.Threads, "threads", 0, "threads to compute with (default: the machine's processors)")

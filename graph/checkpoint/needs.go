@@ -19,15 +19,21 @@ type Needs struct {
 }
 
 // Needs chooses from names, those of the files in the component's folder, what is read from there: its config, a tokenizer's files, and one set of
-// safetensors weights, the one that Tensors would read. An error says what is missing or there instead; it is about the folder as a whole, since no
+// safetensors weights, the one that Tensors would read; with configOnly the config alone, which a tokenizer may lack. An error says what is missing or there instead; it is about the folder as a whole, since no
 // file has to be there yet.
-func (ck *Checkpoint) Needs(component string, names []string) (*Needs, error) {
+func (ck *Checkpoint) Needs(component string, names []string, configOnly bool) (*Needs, error) {
 	c := ck.components[component]
 	if c == nil {
 		return nil, fmt.Errorf("%s: %s: found no such component, wanted [library, class]; there are %s",
 			ck.Path(indexName), component, strings.Join(ck.names, ", "))
 	}
 	n := &Needs{}
+	if c.isTokenizer() && configOnly {
+		if slices.Contains(names, c.configName()) {
+			n.Files = []string{c.configName()}
+		}
+		return n, nil
+	}
 	if c.isTokenizer() {
 		for _, name := range names {
 			if slices.Contains([]string{".json", ".txt", ".model", ".jinja"}, path.Ext(name)) {
@@ -44,7 +50,7 @@ func (ck *Checkpoint) Needs(component string, names []string) (*Needs, error) {
 		return nil, fmt.Errorf("%s: found no %s of component %q (%s)", c.dir, c.configName(), c.Name, c.Class)
 	}
 	n.Files = []string{c.configName()}
-	if c.configName() != "config.json" {
+	if configOnly || c.configName() != "config.json" {
 		return n, nil
 	}
 	sets, variants := pickWeights(names, c.variant)
@@ -67,14 +73,6 @@ func (c *Component) isTokenizer() bool {
 func (ck *Checkpoint) ClassOf(component string) string {
 	if c := ck.components[component]; c != nil {
 		return c.Class
-	}
-	return ""
-}
-
-// ConfigName is the name of the component's config file, "" where model_index.json lists no such component.
-func (ck *Checkpoint) ConfigName(component string) string {
-	if c := ck.components[component]; c != nil {
-		return c.configName()
 	}
 	return ""
 }

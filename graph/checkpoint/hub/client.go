@@ -16,7 +16,7 @@ import (
 
 // How requests are repeated: attempts in all without progress, and the first pause, which doubles.
 var (
-	attempts   = 6
+	attempts   = 5
 	firstPause = time.Second
 	// idle is how long a server may be silent.
 	idle = 30 * time.Second
@@ -115,11 +115,11 @@ type permanentError struct{ error }
 
 func (e permanentError) Unwrap() error { return e.error }
 
-// retry calls f until it works, its error is one that stays, or attempts are used up. f says whether it got further than before, which counts
+// retry calls f until it works, its error is one that stays, or the tries are used up. f says whether it got further than before, which counts
 // as a new start.
-func retry(ctx context.Context, f func() (progress bool, err error)) error {
+func retry(ctx context.Context, tries int, f func() (progress bool, err error)) error {
 	pause := firstPause
-	for left := attempts; ; {
+	for left := tries; ; {
 		progress, err := f()
 		if err == nil {
 			return nil
@@ -133,7 +133,7 @@ func retry(ctx context.Context, f func() (progress bool, err error)) error {
 			return err
 		}
 		if progress {
-			left, pause = attempts, firstPause
+			left, pause = tries, firstPause
 		}
 		if left--; left == 0 {
 			return err
@@ -217,7 +217,7 @@ type remoteFile struct {
 }
 
 // resolve asks for the revision's commit and its files (GET /api/models/ORG/NAME/revision/REV?blobs=true, huggingface_hub's model_info with files_metadata).
-func (m *model) resolve(ctx context.Context) error {
+func (m *model) resolve(ctx context.Context, tries int) error {
 	address := m.client.env.Endpoint + "/api/models/" + m.repo + "/revision/" + url.PathEscape(m.Revision) + "?blobs=true"
 	var answer struct {
 		SHA      string `json:"sha"`
@@ -230,7 +230,7 @@ func (m *model) resolve(ctx context.Context) error {
 			} `json:"lfs"`
 		} `json:"siblings"`
 	}
-	err := retry(ctx, func() (bool, error) {
+	err := retry(ctx, tries, func() (bool, error) {
 		resp, err := m.client.send(ctx, http.MethodGet, address, nil)
 		if err != nil {
 			return false, err

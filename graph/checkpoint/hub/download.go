@@ -45,7 +45,7 @@ func (m *model) address(file string) string {
 // head asks for a file's etag and size, and holds both against the listing.
 func (m *model) head(ctx context.Context, file string) (metadata, error) {
 	var meta metadata
-	err := retry(ctx, func() (bool, error) {
+	err := retry(ctx, attempts, func() (bool, error) {
 		resp, err := m.client.send(ctx, http.MethodHead, m.address(file), nil)
 		if err != nil {
 			return false, err
@@ -164,7 +164,7 @@ func (m *model) transfer(ctx context.Context, file string, meta metadata) error 
 	}
 	defer f.Close()
 	wrong := 0
-	err = retry(ctx, func() (bool, error) {
+	err = retry(ctx, attempts, func() (bool, error) {
 		progress, err := m.receive(ctx, f, file, meta)
 		var hash *hashError
 		if errors.As(err, &hash) {

@@ -35,6 +35,8 @@ type Options struct {
 	ConfigOnly bool
 	// Skip names components that are not read, by their name and class; nil skips none.
 	Skip func(component, class string) bool
+	// Accept refuses a pipeline's class by its error, as soon as that is known; nil takes all.
+	Accept func(class string) error
 	// Progress is told how many bytes of how many are there, whenever some more are; calls come one at a time.
 	Progress func(done, total int64)
 	// Warn is told what the user should know.
@@ -115,22 +117,23 @@ func Fetch(ctx context.Context, repo string, o Options) (dir string, err error) 
 	if m.client, err = newClient(env); err != nil {
 		return "", err
 	}
-	if commitID.MatchString(o.Revision) {
-		// A commit does not change: what is whole needs no network.
-		if dir, err := m.fromCache(nil); err == nil {
-			return dir, nil
+	tries := attempts
+	have, _ := m.fromCache(nil)
+	if have != "" {
+		if commitID.MatchString(o.Revision) {
+			return have, nil // a commit does not change
 		}
+		tries = 1 // who has the model waits for no hub
 	}
-	if err := m.resolve(ctx); err != nil {
+	if err := m.resolve(ctx, tries); err != nil {
 		if ctx.Err() != nil || !isUnreachable(err) {
 			return "", err
 		}
-		dir, offline := m.fromCache(err)
-		if offline != nil {
-			return "", offline
+		if have == "" {
+			return m.fromCache(err) // whose error says what is missing
 		}
 		m.warn("%v; what the cache has of %s is used", err, m.repo)
-		return dir, nil
+		return have, nil
 	}
 	return m.download(ctx)
 }
@@ -155,7 +158,7 @@ func (m *model) fromCache(why error) (string, error) {
 	if m.commit = m.Revision; !commitID.MatchString(m.Revision) {
 		text, err := os.ReadFile(filepath.Join(m.store, "refs", filepath.FromSlash(m.Revision)))
 		if m.commit = strings.TrimSpace(string(text)); err != nil || !commitID.MatchString(m.commit) {
-			return "", fmt.Errorf("%s is not in the cache %s, and nothing is downloaded: %w", m.title(), m.env.Cache, why)
+			return "", fmt.Errorf("%s is not in the cache %s, and nothing is downloaded: %w", m.title(), m.env.Cache, orNone(why))
 		}
 	}
 	dir := m.snapshot()
@@ -224,6 +227,11 @@ func (m *model) needs(dir string, files map[string]remoteFile) (*needed, error) 
 		return nil, err
 	}
 	defer ck.Close()
+	if m.Accept != nil {
+		if err := m.Accept(ck.Class()); err != nil {
+			return nil, fmt.Errorf("%s: %w", ck.Path(indexName), err)
+		}
+	}
 	names := map[string][]string{}
 	for p := range files {
 		if folder, name, ok := strings.Cut(p, "/"); ok && !strings.Contains(name, "/") {
@@ -239,13 +247,7 @@ func (m *model) needs(dir string, files map[string]remoteFile) (*needed, error) 
 		}
 		list := names[c]
 		slices.Sort(list)
-		if m.ConfigOnly {
-			if config := ck.ConfigName(c); slices.Contains(list, config) {
-				n.files = append(n.files, path.Join(c, config))
-			}
-			continue
-		}
-		need, err := ck.Needs(c, list)
+		need, err := ck.Needs(c, list, m.ConfigOnly)
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -357,6 +357,7 @@ func TestRefused(t *testing.T) {
 		"component leads out": {model: func(m *hubtest.Model) {
 			m.Files["model_index.json"] = bytes.Replace(m.Files["model_index.json"], []byte(`"vae"`), []byte(`"../vae"`), 1)
 		}, want: "wanted a name that is a folder"},
+		"class":       {o: Options{Accept: func(class string) error { return fmt.Errorf("no %s here", class) }}, want: "org/sd15 can't be used: model_index.json: no StableDiffusionPipeline here"},
 		"endpoint":    {env: map[string]string{"HF_ENDPOINT": "ftp://x"}, want: `HF_ENDPOINT: found "ftp://x"`},
 		"unreachable": {env: map[string]string{"HF_ENDPOINT": "http://127.0.0.1:1"}, want: "can't be reached"},
 	} {
@@ -465,6 +466,7 @@ func TestOffline(t *testing.T) {
 	// A hub that does not answer: what is there serves, with a warning.
 	t.Setenv("HF_HUB_OFFLINE", "")
 	s.Close()
+	firstPause = time.Hour // which is not waited for
 	warned := ""
 	if got := mustFetch(t, Options{Warn: func(format string, args ...any) { warned = fmt.Sprintf(format, args...) }}); got != dir || !strings.Contains(warned, "can't be reached") {
 		t.Errorf("%s, warning %q", got, warned)
@@ -482,6 +484,14 @@ func TestConfigOnly(t *testing.T) {
 		if r.Host == "store" {
 			t.Errorf("%s was fetched", r.Path)
 		}
+	}
+	// A snapshot that lacks a config is not taken for whole.
+	link := filepath.Join(dir, "vae", "config.json")
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	if got := filesIn(t, mustFetch(t, Options{ConfigOnly: true, Revision: filepath.Base(dir)})); !slices.Equal(got, want) {
+		t.Errorf("%v, wanted %v", got, want)
 	}
 	t.Setenv("HF_HUB_OFFLINE", "1")
 	if _, err := fetch(t, Options{}); err == nil || !strings.Contains(err.Error(), "no weights") {
@@ -550,7 +560,7 @@ func TestDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := &model{Options: Options{Revision: "main"}, env: env, repo: "org/sd15", store: filepath.Dir(blobs), client: c}
-	if err := q.resolve(context.Background()); err != nil {
+	if err := q.resolve(context.Background(), 1); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink("/dev/full", q.blob(q.files[unet].sha256)+".incomplete"); err != nil {
