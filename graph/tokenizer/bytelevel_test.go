@@ -320,15 +320,14 @@ func FuzzQwen(f *testing.F) { fuzz(f, "qwen") }
 
 func FuzzMistral(f *testing.F) { fuzz(f, "mistral-bos-eos") }
 
-// Whatever a tokenizer.json and a template hold, opening, encoding and rendering end without a panic.
+// Whatever a tokenizer.json holds, opening and encoding end without a panic.
 func FuzzTokenizerJSON(f *testing.F) {
-	f.Add(small(f, ""), "{{ messages[0].content }}", "aab")
-	f.Add(small(f, "", "pre_tokenizer", splitOf(qwenPattern)), "{% for m in messages[::-1] %}{{ m.role }}{% endfor %}", "a b")
-	f.Add(small(f, `, "ignore_merges": true`, "normalizer", `{"type": "NFKC"}`, "post_processor", `{"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}]}`), "{% if a is defined %}{% set ns = namespace(x=1) %}{% endif %}", "ﬁ")
-	f.Fuzz(func(t *testing.T, file, template, text string) {
+	f.Add(small(f, ""), "aab")
+	f.Add(small(f, "", "pre_tokenizer", splitOf(qwenPattern)), "a b")
+	f.Add(small(f, `, "ignore_merges": true`, "normalizer", `{"type": "NFKC"}`, "post_processor", `{"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}]}`), "ﬁ")
+	f.Fuzz(func(t *testing.T, file, text string) {
 		dir := t.TempDir()
 		write(t, dir, "tokenizer.json", []byte(file))
-		write(t, dir, "chat_template.jinja", []byte(template))
 		tok, err := Open(dir, "PixtralProcessor")
 		if err != nil {
 			return
@@ -336,6 +335,33 @@ func FuzzTokenizerJSON(f *testing.F) {
 		if e, err := tok.Encode(text, Options{AddSpecial: true}); err == nil {
 			tok.Decode(e.IDs)
 		}
-		_, _ = tok.RenderChat([]Message{{Role: "user", Content: text}}, ChatOptions{})
+	})
+}
+
+// Whatever a chat template holds, rendering ends soon and without a panic.
+func FuzzChatTemplate(f *testing.F) {
+	for _, text := range []string{
+		"{{ messages[0].content }}",
+		"{% for m in messages[::-1] %}{{ m.role }}{{ loop.index0 }}{% endfor %}",
+		"{% if a is defined and not b %}{% set ns = namespace(x=1) %}{% set ns.x = ns.x + 1 %}{{ ns.x }}{% elif true %}{% else %}{% endif %}",
+		"{{- bos_token }}{{ 'a' + 'b' ~ 1 }}{{ messages|length - 1 }}{{ x | default('y') | trim | upper }} {# note #}",
+		"{{ messages[0]['content'].split('</think>')[-1].lstrip('\n').startswith('a') }}{{ raise_exception('no') }}",
+	} {
+		f.Add(text, "a <b>")
+	}
+	for _, name := range []string{"qwen", "mistral"} {
+		f.Add(open(f, name).(*base).chat.text, "a cat")
+	}
+	f.Fuzz(func(t *testing.T, template, text string) {
+		c, err := newChatTemplate("chat_template.jinja", template)
+		if err != nil {
+			return
+		}
+		b := &base{chat: c, named: map[string]string{"bos_token": "<s>", "eos_token": "</s>"}}
+		start := time.Now()
+		_, _ = b.RenderChat([]Message{{Role: "system", Blocks: []string{text}}, {Role: "user", Content: text}}, ChatOptions{AddGenerationPrompt: true})
+		if d := time.Since(start); d > 10*time.Second {
+			t.Errorf("%v", d)
+		}
 	})
 }

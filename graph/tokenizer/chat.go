@@ -104,8 +104,9 @@ func newChatTemplate(where, text string) (*chatTemplate, error) {
 }
 
 // The parts of Jinja that a template may use. The parts by which it could run without end, call itself, read files or make a huge text
-// of a short one are left out: a template comes with a checkpoint, and such a program would take the process with it. The templates
-// of Qwen2, Qwen2.5, Qwen3 and Mistral need none of them.
+// of a short one at once are left out: a template comes with a checkpoint, and such a program would take the process with it. The
+// templates of Qwen2, Qwen2.5, Qwen3 and Mistral need none of them. What is left, loops within loops over the messages and sums of
+// texts with themselves, is not bounded; neither is it in the sandbox of transformers.
 var (
 	chatStatements = []string{"if", "for", "set", "break", "continue"}
 	chatFilters    = []string{"count", "d", "default", "first", "last", "length", "list", "lower", "string", "trim", "upper"}

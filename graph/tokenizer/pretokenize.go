@@ -21,6 +21,8 @@ const maxPattern = 1 << 14
 // regexp package, whose time is linear in the text. Go's has no lookahead. What published files use of it is a test at the end of
 // an alternative, such as \s+(?!\S): there it is the same as matching one more character, of the complement, that is not part of the
 // result. A group marks where the result of such an alternative ends.
+//
+// Classes of characters are those of Go's Unicode tables (15.0 in Go 1.26), which may lack letters that a newer Oniguruma knows.
 type pattern struct{ re *regexp.Regexp }
 
 // compilePattern refuses what it can't say in Go's syntax with the same meaning.
