@@ -32,6 +32,8 @@ type Sizes struct {
 	Frames int `json:"frames,omitempty"`
 	// MaxSequenceLength is the number of text tokens of the encoder that has a choice (T5 in FLUX.1); 0 where the pipeline has none.
 	MaxSequenceLength int `json:"max_sequence_length,omitempty"`
+	// VAETiling tells that the autoencoder works on tiles, which bounds its memory.
+	VAETiling bool `json:"vae_tiling,omitempty"`
 }
 
 // String is the sizes as users write them: "1x512x512", and the text length where there is one.
@@ -42,6 +44,9 @@ func (s Sizes) String() string {
 	}
 	if s.MaxSequenceLength > 0 {
 		t += fmt.Sprintf(", %d text tokens", s.MaxSequenceLength)
+	}
+	if s.VAETiling {
+		t += ", VAE tiling"
 	}
 	return t
 }
@@ -173,17 +178,32 @@ func EncodeOnce(ctx context.Context, ex Executor, p Pipeline, r *Request) (Embed
 // Classes are the pipeline classes that are supported, sorted.
 func Classes() []string { return slices.Sorted(maps.Keys(classes)) }
 
-var classes = map[string]func(*checkpoint.Checkpoint, Options) (Pipeline, error){
-	"Flux2KleinPipeline":        newFlux2(flux2Klein),
-	"Flux2Pipeline":             newFlux2(flux2Dev),
-	"FluxPipeline":              newFlux,
-	"QwenImagePipeline":         newQwenImage,
-	"StableDiffusion3Pipeline":  newStableDiffusion3,
-	"StableDiffusionPipeline":   newStableDiffusion,
-	"StableDiffusionXLPipeline": newStableDiffusionXL,
-	"WanPipeline":               newWan,
-	"ZImagePipeline":            newZImage,
+type class struct {
+	open func(*checkpoint.Checkpoint, Options) (Pipeline, error)
+	// makes says what of what, the usual case first.
+	makes []string
 }
+
+const (
+	textToImage  = "text to image"
+	imageToImage = "image to image"
+	textToVideo  = "text to video"
+)
+
+var classes = map[string]class{
+	"Flux2KleinPipeline":        {newFlux2(flux2Klein), []string{textToImage}},
+	"Flux2Pipeline":             {newFlux2(flux2Dev), []string{textToImage}},
+	"FluxPipeline":              {newFlux, []string{textToImage, imageToImage}},
+	"QwenImagePipeline":         {newQwenImage, []string{textToImage}},
+	"StableDiffusion3Pipeline":  {newStableDiffusion3, []string{textToImage}},
+	"StableDiffusionPipeline":   {newStableDiffusion, []string{textToImage, imageToImage}},
+	"StableDiffusionXLPipeline": {newStableDiffusionXL, []string{textToImage, imageToImage}},
+	"WanPipeline":               {newWan, []string{textToVideo}},
+	"ZImagePipeline":            {newZImage, []string{textToImage}},
+}
+
+// Makes says what a pipeline class makes: "text to image", "image to image", "text to video".
+func Makes(name string) []string { return classes[name].makes }
 
 // Options are choices that hold for all of a pipeline's programs.
 type Options struct {
@@ -205,11 +225,11 @@ func (o Options) DTypeFor(component string) graph.DType {
 // New makes the pipeline that the checkpoint's model_index.json names. Problems in configs are reported all at once, each with file and key.
 func New(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
 	class := ck.Class()
-	make, ok := classes[class]
+	known, ok := classes[class]
 	if !ok {
 		return nil, fmt.Errorf("%s: pipeline class %q is not supported; known are %s", ck.Path("model_index.json"), class, strings.Join(Classes(), ", "))
 	}
-	return make(ck, o)
+	return known.open(ck, o)
 }
 
 // componentConfig returns the parsed config of a component that must be there with one of the given classes.
