@@ -133,6 +133,7 @@ func (a *artifact) defaults(r *Request) {
 		if r.NumFrames == 0 {
 			r.NumFrames = s.Frames
 		}
+		r.VAETiling = r.VAETiling || s.VAETiling
 	}
 }
 

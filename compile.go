@@ -18,6 +18,8 @@ type CompileOptions struct {
 	Shapes []Sizes
 	// NumInferenceSteps, GuidanceScale and the like choose variants of the step program where the pipeline has several.
 	Request Request
+	// ImageToImage adds what a request with an image needs: the autoencoder's encoder.
+	ImageToImage bool
 	// Components restricts the work to programs of these components ("transformer", "vae.decoder"); empty means all.
 	Components []string
 	// Output is the artifact to write; empty writes none: the cache is filled.
@@ -178,6 +180,14 @@ func (p *Pipeline) programsFor(o CompileOptions) ([]Sizes, []*pipelines.Program,
 		req.Prompt, req.NumImagesPerPrompt = []string{""}, max(1, s.Batch)
 		if len(req.NegativePrompt) > 1 {
 			req.NegativePrompt = req.NegativePrompt[:1]
+		}
+		if o.ImageToImage {
+			size, err := p.SizesFor(&req)
+			if err != nil {
+				return nil, nil, err
+			}
+			req.Image = &Image{Height: size.Height, Width: size.Width, RGB: make([]byte, 3*size.Height*size.Width)}
+			req.Height, req.Width = size.Height, size.Width
 		}
 		if err := p.complete(&req); err != nil {
 			return nil, nil, err

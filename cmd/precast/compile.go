@@ -39,6 +39,8 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	trueCFG := fs.Float64("true-cfg-scale", 1, "FLUX.1: above 1, compile for classifier-free guidance")
 	rescale := fs.Float64("guidance-rescale", 0, "Stable Diffusion: above 0, compile for rescaled guidance")
 	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion: layers of CLIP to leave out at its end")
+	fs.BoolVar(&o.Request.VAETiling, "vae-tiling", false, "compile the VAE for tiles, as run --vae-tiling uses it")
+	fs.BoolVar(&o.ImageToImage, "image-to-image", false, "compile the VAE's encoder, too, as run --image uses it")
 	steps := fs.Int("num-inference-steps", 0, "steps that the run will have; another number compiles nothing")
 	fs.StringSliceVar(&o.Components, "components", nil, "components or programs to compile, such as transformer,vae.decoder (default: all)")
 	fs.StringVar(&o.CompileTo, "compile-to", "", "`PHASE` to stop after: trace, a pass's name, passes, stablehlo")

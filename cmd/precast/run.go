@@ -30,13 +30,31 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	fs.StringArrayVar(&r.Prompt2, "prompt-2", nil, "`TEXT` for the second text encoder, where it differs")
 	fs.StringArrayVar(&r.NegativePrompt, "negative-prompt", nil, "what it does not show; once for all prompts, or once a prompt")
 	fs.StringArrayVar(&r.NegativePrompt2, "negative-prompt-2", nil, "negative text for the second text encoder, where it differs")
-	fs.IntVar(&r.Height, "height", 0, "height in pixels (default: the model's)")
-	fs.IntVar(&r.Width, "width", 0, "width in pixels (default: the model's)")
+	fs.IntVar(&r.Height, "height", 0, "height in pixels (default: the model's, or the image's)")
+	fs.IntVar(&r.Width, "width", 0, "width in pixels (default: the model's, or the image's)")
+	picture := fs.String("image", "", "picture to start from, a PNG, JPEG or GIF `FILE`: image-to-image, for Stable Diffusion, SDXL and FLUX.1")
+	strength := fs.Float64("strength", 0, "with --image: how much of it is replaced, 0 to 1; so many of the steps are done (default: Stable Diffusion 0.8, SDXL 0.3, FLUX.1 0.6)")
 	steps := fs.Int("num-inference-steps", 0, "denoising steps (default: FLUX.1 28, Stable Diffusion 50)")
-	guidance := fs.Float64("guidance-scale", 0, "guidance scale (default: FLUX.1 3.5, Stable Diffusion 7.5)")
+	guidance := fs.Float64("guidance-scale", 0, "guidance scale (default: FLUX.1 3.5, with an image 7; SDXL 5; Stable Diffusion 7.5)")
 	trueCFG := fs.Float64("true-cfg-scale", 1, "FLUX.1: classifier-free guidance with the negative prompt, above 1")
 	fs.Float64Var(&r.GuidanceRescale, "guidance-rescale", 0, "Stable Diffusion: rescale the guided prediction, 0 to 1")
 	fs.Float64Var(&r.Eta, "eta", 0, "DDIM: amount of noise added, 0 to 1")
+	for _, size := range []struct {
+		name string
+		to   **[2]int
+		what string
+	}{
+		{"original-size", &r.OriginalSize, "`HEIGHTxWIDTH` of the picture that it is to look like it was made from (default: its own)"},
+		{"crops-coords-top-left", &r.CropsCoordsTopLeft, "`TOPxLEFT` corner where it is to look cut from that picture (default: 0x0)"},
+		{"target-size", &r.TargetSize, "`HEIGHTxWIDTH` that it is to look made for (default: its own)"},
+		{"negative-original-size", &r.NegativeOriginalSize, "the negative prompt's original size, `HEIGHTxWIDTH`"},
+		{"negative-crops-coords-top-left", &r.NegativeCropsCoordsTopLeft, "the negative prompt's crop, `TOPxLEFT`"},
+		{"negative-target-size", &r.NegativeTargetSize, "the negative prompt's target size, `HEIGHTxWIDTH`"},
+	} {
+		fs.Var(&pair{size.to}, size.name, "SDXL: "+size.what)
+	}
+	fs.BoolVar(&r.VAETiling, "vae-tiling", false, "decode (and encode) in overlapping tiles, so that large pictures take less memory; changes the picture a little")
+	fs.BoolVar(&r.VAESlicing, "vae-slicing", false, "decode a picture at a time: always so, the flag is accepted for scripts")
 	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion: layers of CLIP to leave out at its end")
 	length := fs.Int("max-sequence-length", 0, "FLUX.1: text tokens of T5 (default 512)")
 	images := fs.Int("num-images-per-prompt", 1, "pictures of each prompt")
@@ -57,7 +75,15 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 		if fs.Changed("true-cfg-scale") {
 			r.TrueCFGScale = trueCFG
 		}
+		if fs.Changed("strength") {
+			r.Strength = strength
+		}
 		var err error
+		if *picture != "" {
+			if r.Image, err = precast.ReadImage(*picture); err != nil {
+				errs = append(errs, fmt.Errorf("image: %w", err))
+			}
+		}
 		if *latents != "" {
 			if r.Latents, err = precast.ReadTensor(*latents); err != nil {
 				errs = append(errs, fmt.Errorf("latents: %w", err))
@@ -134,6 +160,29 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		fmt.Fprintln(c.out, strings.Join(paths, "\n"))
 		return nil
 	}
+}
+
+// pair is a flag that takes two numbers with an x between.
+type pair struct{ to **[2]int }
+
+func (p *pair) Type() string { return "AxB" }
+
+func (p *pair) String() string {
+	if p.to == nil || *p.to == nil {
+		return ""
+	}
+	return fmt.Sprintf("%dx%d", (*p.to)[0], (*p.to)[1])
+}
+
+func (p *pair) Set(text string) error {
+	a, b, ok := strings.Cut(strings.ToLower(text), "x")
+	first, err1 := strconv.Atoi(a)
+	second, err2 := strconv.Atoi(b)
+	if !ok || err1 != nil || err2 != nil {
+		return fmt.Errorf("found %q, wanted two numbers with an x between, such as 1024x768", text)
+	}
+	*p.to = &[2]int{first, second}
+	return nil
 }
 
 // floats is a flag that takes numbers separated by commas; given twice, the last list counts.

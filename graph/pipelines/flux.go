@@ -126,7 +126,7 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 }
 
 func (p *fluxPipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
 func (p *fluxPipeline) CheckSizes(s Sizes) error {
@@ -197,7 +197,7 @@ func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	decoders, err := p.autoencoder().decoders(s.Height/p.vae.ScaleFactor(), s.Width/p.vae.ScaleFactor(), r.VAETiling)
+	decoders, err := p.autoencoder().decoders(s.Height/p.vae.ScaleFactor(), s.Width/p.vae.ScaleFactor(), s.VAETiling)
 	out := append([]*Program{ps.clip, ps.t5}, encoders...)
 	return append(append(out, ps.transformer, step, ps.unpack), decoders...), err
 }
@@ -420,15 +420,6 @@ func packLatents(v []float32, b, c, h, w int) []float32 {
 		}
 	}
 	return out
-}
-
-func vaeBytes(c autoencoderkl.Config, s Sizes) int64 {
-	px := int64(s.Height) * int64(s.Width)
-	widest := c.BlockOutChannels[0]
-	if len(c.BlockOutChannels) > 1 {
-		widest = c.BlockOutChannels[1]
-	}
-	return px * int64(widest) * 4 * 3
 }
 
 func setDefault(v *int, def int, when bool) {

@@ -187,7 +187,7 @@ func (p *flux2Pipeline) Defaults(r *Request) error {
 }
 
 func (p *flux2Pipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
 func (p *flux2Pipeline) CheckSizes(s Sizes) error {

@@ -14,7 +14,8 @@ import (
 // startAt computes the schedule without o.Skip of its steps.
 func startAt(s *scheduler.Scheduler, o scheduler.Options, steps int, strength float64) (*scheduler.Schedule, error) {
 	if o.Skip >= steps {
-		return nil, fmt.Errorf("strength: %v of %d steps leaves no step to do; give a strength of %.3g or more, or more steps", strength, steps, 1/float64(steps))
+		// Rounded up, so that it is enough.
+		return nil, fmt.Errorf("strength: %v of %d steps leaves no step to do; give a strength of %v or more, or more steps", strength, steps, math.Ceil(1000/float64(steps))/1000)
 	}
 	return s.Schedule(o)
 }

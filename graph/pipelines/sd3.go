@@ -136,7 +136,7 @@ func (p *sd3Pipeline) Defaults(r *Request) error {
 }
 
 func (p *sd3Pipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
 func (p *sd3Pipeline) CheckSizes(s Sizes) error {

@@ -120,7 +120,7 @@ func (p *unetPart) schedule(r *Request) (*scheduler.Schedule, error) {
 }
 
 func (p *unetPart) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, VAETiling: r.VAETiling}
 }
 
 func (p *unetPart) CheckSizes(s Sizes) error {
@@ -205,7 +205,7 @@ func (p *unetPart) programs(s Sizes, r *Request) ([]*Program, error) {
 		out = append(out, stepProgram(p.dims(s), schedule.Slots, k, p.opts.DTypeFor("unet")))
 	}
 	d := p.dims(s)
-	decoders, err := p.autoencoder().decoders(d[2], d[3], r.VAETiling)
+	decoders, err := p.autoencoder().decoders(d[2], d[3], s.VAETiling)
 	return append(append(out, p.unpackProgram(s.Batch, d[2], d[3])), decoders...), err
 }
 

@@ -137,7 +137,7 @@ func (p *zimagePipeline) checkEmbeds(r *Request) error {
 }
 
 func (p *zimagePipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
 func (p *zimagePipeline) CheckSizes(s Sizes) error {
@@ -273,9 +273,29 @@ func (p *zimagePipeline) schedule(r *Request, tokens int) (*scheduler.Schedule, 
 	o := scheduler.Options{Steps: r.NumInferenceSteps, Sigmas: r.Sigmas, Mu: ptr(p.scheduler.ShiftRange().Mu(tokens))}
 	if len(o.Sigmas) == 0 {
 		// The scheduler refuses too many steps; the list need not be made for that.
-		o.Sigmas = scheduler.FlowSigmas(min(r.NumInferenceSteps, scheduler.MaxSteps))
+		o.Sigmas = zimageSigmas(min(r.NumInferenceSteps, scheduler.MaxSteps))
 	}
 	return p.scheduler.Schedule(o)
+}
+
+// zimageSigmas are n values evenly from 1 to 1/n in float32 (get_default_z_image_sigmas). torch.linspace counts the first half from the start and the
+// rest from the end, each value rounded once. Even spacing in float64 gives other last digits, which the transformer's embedding of the time, a sine of up
+// to 1000, turns into differences of 1e-4.
+func zimageSigmas(n int) []float64 {
+	if n < 1 {
+		return nil
+	}
+	sigmas := make([]float64, n)
+	end := float32(1 / float64(n))
+	step := float64((end - 1) / float32(max(n-1, 1)))
+	for i := range sigmas {
+		v := 1 + step*float64(i)
+		if i >= n/2 {
+			v = float64(end) - step*float64(n-1-i)
+		}
+		sigmas[i] = float64(float32(v))
+	}
+	return sigmas
 }
 
 func (p *zimagePipeline) open() error {
