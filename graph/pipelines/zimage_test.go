@@ -60,3 +60,33 @@ func TestTextTokens(t *testing.T) {
 		}
 	}
 }
+
+// TestZImageSigmas has what torch.linspace(1, 1/n, n) gives. In one place of 7, and of 9, even spacing in float64 rounds to another float32.
+func TestZImageSigmas(t *testing.T) {
+	differ := 0
+	for _, want := range [][]float64{
+		{1},
+		{1, 0.8571428656578064, 0.7142857313156128, 0.5714285969734192, 0.4285714626312256, 0.2857142984867096, 0.1428571492433548},
+		{1, 0.8888888955116272, 0.7777777910232544, 0.6666666865348816, 0.5555555820465088, 0.4444444477558136, 0.3333333432674408, 0.2222222238779068, 0.1111111119389534},
+	} {
+		n := len(want)
+		got, even := zimageSigmas(n), scheduler.FlowSigmas(n)
+		if len(got) != n {
+			t.Fatalf("%d sigmas, wanted %d", len(got), n)
+		}
+		for i, w := range want {
+			if float32(got[i]) != float32(w) {
+				t.Errorf("%d of %d: %v, wanted %v", i, n, got[i], w)
+			}
+			if float32(even[i]) != float32(w) {
+				differ++
+			}
+		}
+	}
+	if differ == 0 {
+		t.Error("even spacing gives the same: the test shows nothing")
+	}
+	if got := zimageSigmas(0); got != nil {
+		t.Errorf("no steps: %v", got)
+	}
+}

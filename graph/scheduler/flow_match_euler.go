@@ -85,7 +85,11 @@ func (s *flowMatchEuler) tables(o Options) (*tables, error) {
 		timeShift(s.shiftKind, *o.Mu, sigmas)
 	} else {
 		for i, v := range sigmas {
-			sigmas[i] = shiftSigma(v, s.shift)
+			if len(o.Sigmas) > 0 {
+				sigmas[i] = float64(shiftSigma32(float32(v), float32(s.shift), float32(s.shift-1)))
+			} else {
+				sigmas[i] = shiftSigma(v, s.shift)
+			}
 		}
 	}
 	if s.terminal != nil {

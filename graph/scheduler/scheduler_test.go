@@ -355,3 +355,25 @@ func TestClamp(t *testing.T) {
 		}
 	}
 }
+
+// TestShiftGivenSigmas has what numpy gives in float32 where diffusers' formula is applied to a list of sigmas (run c of the reference's tiny/z-image);
+// in float64 the last one is 0.6.
+func TestShiftGivenSigmas(t *testing.T) {
+	c, err := checkpoint.ParseConfig("scheduler_config.json", []byte(`{"shift": 3.0}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New("FlowMatchEulerDiscreteScheduler", c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := s.Schedule(Options{Sigmas: FlowSigmas(3)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []float32{1000, 857.142822265625, 599.9999389648438} {
+		if got := float32(plan.Calls[i].Timestep); got != want {
+			t.Errorf("timestep %d is %v, wanted %v", i, got, want)
+		}
+	}
+}

@@ -135,6 +135,12 @@ func (l sigmaLimits) spread(k respacing, from []float64, n int) []float64 {
 // equation 23).
 func shiftSigma(sigma, shift float64) float64 { return shift * sigma / (1 + (shift-1)*sigma) }
 
+// shiftSigma32 is shiftSigma with every operation rounded to float32, as diffusers computes it for sigmas that it is given; less is shift - 1.
+// A last digit of a sigma is 1e-4 in the timestep that the model embeds as a sine.
+func shiftSigma32(sigma, shift, less float32) float32 {
+	return float32(shift*sigma) / float32(1+float32(less*sigma))
+}
+
 // timeShift moves sigmas by mu, in place: exponentially by e^mu, else ("linear") by mu itself.
 func timeShift(kind string, mu float64, sigmas []float64) {
 	m := mu
