@@ -42,7 +42,7 @@ type optionRun struct {
 // TestOptions compares arguments that the reference's runs leave at their defaults: text for each encoder, clip_skip, a checkpoint without T5, prompts of
 // different lengths in one batch, one of them cut, a shift by the size, a decoder in tiles.
 func TestOptions(t *testing.T) {
-	for _, name := range []string{"sd3", "qwen-image"} {
+	for _, name := range []string{"tp-sd3", "tp-qwen"} {
 		data, err := os.ReadFile(filepath.Join("testdata", "options", name+".json"))
 		if err != nil {
 			t.Fatal(err)
@@ -132,7 +132,7 @@ func checkOptions(t *testing.T, name, label string, run optionRun, backend strin
 	}
 	prompts := len(r.Prompt)
 	compare("prompt_embeds", "encode_prompt/0/0", prompts, moduleLimit)
-	if name == "qwen-image" {
+	if name == "tp-qwen" {
 		compare("negative_prompt_embeds", "encode_prompt/1/0", prompts, moduleLimit)
 	} else {
 		compare("negative_prompt_embeds", "encode_prompt/0/1", prompts, moduleLimit)

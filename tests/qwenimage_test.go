@@ -13,7 +13,7 @@ import (
 func qwenRequest() precast.Request {
 	return precast.Request{
 		Prompt: []string{"a photo of an astronaut"}, NegativePrompt: []string{"blurry"}, Height: 32, Width: 48, NumInferenceSteps: 2, NumImagesPerPrompt: 1,
-		MaxSequenceLength: 60,
+		MaxSequenceLength: 100,
 	}
 }
 
@@ -22,14 +22,14 @@ func TestQwenImageBadCheckpoints(t *testing.T) {
 	index := func(component, library, class string) func(*testing.T, string) {
 		return fields("model_index.json", map[string]any{component: []string{library, class}})
 	}
-	runBadCheckpoints(t, "qwen-image", qwenRequest(), []badCheckpoint{
+	runBadCheckpoints(t, "tp-qwen", qwenRequest(), []badCheckpoint{
 		{
 			"a guidance embedding", fields("transformer/config.json", map[string]any{"guidance_embeds": true}),
 			[]string{"transformer/config.json: guidance_embeds: not supported: found true"},
 		},
 		{
 			"text width", fields("transformer/config.json", map[string]any{"joint_attention_dim": 40}),
-			[]string{"transformer has joint_attention_dim 40, text_encoder has hidden_size 32; they must be equal"},
+			[]string{"transformer has joint_attention_dim 40, text_encoder has hidden_size 64; they must be equal"},
 		},
 		{
 			"channels", fields("transformer/config.json", map[string]any{"in_channels": 32}),
@@ -40,7 +40,7 @@ func TestQwenImageBadCheckpoints(t *testing.T) {
 			[]string{"transformer/config.json: patch_size: found 4, wanted 2"},
 		},
 		{
-			"another family's text encoder", fields("text_encoder/config.json", map[string]any{"model_type": "qwen3", "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}),
+			"another family's text encoder", fields("text_encoder/config.json", map[string]any{"model_type": "qwen3", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}),
 			[]string{"text_encoder/config.json: found the config of a Qwen3ForCausalLM, wanted that of a Qwen2_5_VLForConditionalGeneration"},
 		},
 		{
@@ -61,7 +61,7 @@ func TestQwenImageBadCheckpoints(t *testing.T) {
 		},
 		{
 			"a small vocabulary", fields("text_encoder/config.json", map[string]any{"text_config": map[string]any{
-				"model_type": "qwen2_5_vl_text", "vocab_size": 100, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3, "intermediate_size": 52,
+				"model_type": "qwen2_5_vl_text", "vocab_size": 100, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 2, "intermediate_size": 76,
 			}}),
 			[]string{"text_encoder: the tokenizer gives id", "the embedding has 100 rows (vocab_size)"},
 		},
@@ -71,10 +71,10 @@ func TestQwenImageBadCheckpoints(t *testing.T) {
 		},
 		{
 			"a window", fields("text_encoder/config.json", map[string]any{"text_config": map[string]any{
-				"model_type": "qwen2_5_vl_text", "vocab_size": 872, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3, "intermediate_size": 52,
+				"model_type": "qwen2_5_vl_text", "vocab_size": 592, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 2, "intermediate_size": 76,
 				"use_sliding_window": true, "sliding_window": 64,
 			}}),
-			[]string{"max_sequence_length: text encoder: found 94 tokens, wanted at most sliding_window 64", "the 34 tokens of the template are among them"},
+			[]string{"max_sequence_length: text encoder: found 134 tokens, wanted at most sliding_window 64", "the 34 tokens of the template are among them"},
 		},
 	})
 }
@@ -83,11 +83,11 @@ func TestQwenImageBadCheckpoints(t *testing.T) {
 func TestQwenImageRequests(t *testing.T) {
 	embeds := func(length int) map[string]precast.HostTensor {
 		return map[string]precast.HostTensor{
-			"prompt_embeds": floatTensor(1, length, 32), "prompt_embeds_mask": floatTensor(1, length),
-			"negative_prompt_embeds": floatTensor(1, length, 32), "negative_prompt_embeds_mask": floatTensor(1, length),
+			"prompt_embeds": floatTensor(1, length, 64), "prompt_embeds_mask": floatTensor(1, length),
+			"negative_prompt_embeds": floatTensor(1, length, 64), "negative_prompt_embeds_mask": floatTensor(1, length),
 		}
 	}
-	runRequests(t, tinyCopy(t, "qwen-image"), qwenRequest(), []madeRequest{
+	runRequests(t, tinyCopy(t, "tp-qwen"), qwenRequest(), []madeRequest{
 		{"good", func(*precast.Request) {}, ""},
 		{"defaults", func(r *precast.Request) { *r = precast.Request{Prompt: []string{""}} }, ""},
 		{"longest", func(r *precast.Request) { r.MaxSequenceLength = 1024 }, ""},
@@ -108,12 +108,12 @@ func TestQwenImageRequests(t *testing.T) {
 		{"one step", func(r *precast.Request) { r.NumInferenceSteps = 1 }, "shift_terminal"},
 		{"latents", func(r *precast.Request) { r.Latents = zeros(1, 6, 64) }, ""},
 		{"unpacked latents", func(r *precast.Request) { r.Latents = zeros(1, 16, 4, 6) }, "latents: found (Float32)[1, 16, 4, 6], wanted float32 [1 6 64]"},
-		{"embeddings", func(r *precast.Request) { r.Prompt, r.NegativePrompt, r.PromptEmbeds = nil, nil, embeds(60) }, ""},
+		{"embeddings", func(r *precast.Request) { r.Prompt, r.NegativePrompt, r.PromptEmbeds = nil, nil, embeds(100) }, ""},
 		{"embeddings and their length", func(r *precast.Request) {
 			r.Prompt, r.NegativePrompt, r.PromptEmbeds, r.MaxSequenceLength = nil, nil, embeds(70), 0
 		}, ""},
 		{"embeddings without a mask", func(r *precast.Request) {
-			r.Prompt, r.NegativePrompt, r.PromptEmbeds = nil, nil, embeds(60)
+			r.Prompt, r.NegativePrompt, r.PromptEmbeds = nil, nil, embeds(100)
 			delete(r.PromptEmbeds, "negative_prompt_embeds_mask")
 		}, "negative_prompt_embeds_mask is missing"},
 	})
@@ -121,7 +121,7 @@ func TestQwenImageRequests(t *testing.T) {
 
 // TestQwenImageCounts has the text encoder, the transformer, the step with guidance and without, unpacking and the decoder: the length of a prompt is in none.
 func TestQwenImageCounts(t *testing.T) {
-	runCounts(t, tinyCopy(t, "qwen-image"), qwenRequest(), 6, map[string]func(r *precast.Request){
+	runCounts(t, tinyCopy(t, "tp-qwen"), qwenRequest(), 6, map[string]func(r *precast.Request){
 		"prompt": func(r *precast.Request) {
 			r.Prompt = []string{"a much longer prompt than it was before, with more tokens"}
 		},
@@ -137,7 +137,7 @@ func TestQwenImageCounts(t *testing.T) {
 
 // TestQwenImageBatch: each picture of two prompts of different lengths, two of each, is the one that is made of its prompt and seed alone.
 func TestQwenImageBatch(t *testing.T) {
-	p := openPipeline(t, tinyCopy(t, "qwen-image"), precast.Config{Backend: "go", NoCache: true})
+	p := openPipeline(t, tinyCopy(t, "tp-qwen"), precast.Config{Backend: "go", NoCache: true})
 	r := qwenRequest()
 	r.NumImagesPerPrompt, r.Seed = 2, 7
 	r.Prompt = []string{"a red fox", "a cat holding a sign in front of a castle"}
@@ -164,7 +164,7 @@ func TestQwenImageBatch(t *testing.T) {
 
 // TestQwenImageCut: what a prompt has behind max_sequence_length is not used, which is said.
 func TestQwenImageCut(t *testing.T) {
-	p := openPipeline(t, tinyCopy(t, "qwen-image"), precast.Config{Backend: "go", NoCache: true})
+	p := openPipeline(t, tinyCopy(t, "tp-qwen"), precast.Config{Backend: "go", NoCache: true})
 	generate := func(prompt string) ([]byte, string) {
 		r, warnings := qwenRequest(), ""
 		r.Prompt = []string{prompt}
@@ -175,7 +175,7 @@ func TestQwenImageCut(t *testing.T) {
 	}
 	long := strings.Repeat("a long prompt that is cut ", 20)
 	cut, warned := generate(long + "here")
-	const want = "the prompt is longer than max_sequence_length, 60 tokens after the template's first 34: this part of it is not used"
+	const want = "the prompt is longer than max_sequence_length, 100 tokens after the template's first 34: this part of it is not used"
 	if !strings.Contains(warned, want) || !strings.Contains(warned, "here") {
 		t.Errorf("found %q, wanted %q", warned, want)
 	}

@@ -139,18 +139,18 @@ func TestStableDiffusion3BadCheckpoints(t *testing.T) {
 		return fields("model_index.json", map[string]any{component: []string{library, class}})
 	}
 	withoutT5 := fields("model_index.json", map[string]any{"text_encoder_3": []any{nil, nil}, "tokenizer_3": []any{nil, nil}})
-	runBadCheckpoints(t, "sd3", sd3Request(), []badCheckpoint{
+	runBadCheckpoints(t, "tp-sd3", sd3Request(), []badCheckpoint{
 		{
-			"pooled width", fields("transformer/config.json", map[string]any{"pooled_projection_dim": 70}),
-			[]string{"transformer has pooled_projection_dim 70, text_encoder and text_encoder_2 together has projection_dim 72; they must be equal"},
+			"pooled width", fields("transformer/config.json", map[string]any{"pooled_projection_dim": 50}),
+			[]string{"transformer has pooled_projection_dim 50, text_encoder and text_encoder_2 together has projection_dim 56; they must be equal"},
 		},
 		{
 			"T5's width", fields("text_encoder_3/config.json", map[string]any{"d_model": 64}),
-			[]string{"transformer has joint_attention_dim 80, text_encoder_3 has d_model 64; they must be equal"},
+			[]string{"transformer has joint_attention_dim 60, text_encoder_3 has d_model 64; they must be equal"},
 		},
 		{
-			"too narrow for CLIP", both(withoutT5, fields("transformer/config.json", map[string]any{"joint_attention_dim": 64})),
-			[]string{"text_encoder and text_encoder_2 give 72 numbers a token, transformer has joint_attention_dim 64; wanted at most as many"},
+			"too narrow for CLIP", both(withoutT5, fields("transformer/config.json", map[string]any{"joint_attention_dim": 50})),
+			[]string{"text_encoder and text_encoder_2 give 56 numbers a token, transformer has joint_attention_dim 50; wanted at most as many"},
 		},
 		{
 			"latent channels", fields("vae/config.json", map[string]any{"latent_channels": 16}),
@@ -174,11 +174,11 @@ func TestStableDiffusion3BadCheckpoints(t *testing.T) {
 		},
 		{
 			"the table of positions", fields("transformer/config.json", map[string]any{"pos_embed_max_size": 16}),
-			[]string{`tensor "pos_embed.pos_embed" has shape [1,144,48]`, "but the config gives [1,256,48]"},
+			[]string{`tensor "pos_embed.pos_embed" has shape [1,144,32]`, "but the config gives [1,256,32]"},
 		},
 		{
-			"a second attention", fields("transformer/config.json", map[string]any{"dual_attention_layers": []int{0, 1}}),
-			[]string{`"transformer_blocks.1.attn2.to_q.weight"`},
+			"a second attention", fields("transformer/config.json", map[string]any{"dual_attention_layers": []int{0, 1, 2}}),
+			[]string{`"transformer_blocks.2.attn2.to_q.weight"`},
 		},
 		{
 			"a scheduler of another kind", index("scheduler", "diffusers", "DDIMScheduler"),
@@ -200,11 +200,11 @@ func TestStableDiffusion3BadCheckpoints(t *testing.T) {
 func TestStableDiffusion3Requests(t *testing.T) {
 	embeds := func(length int) map[string]precast.HostTensor {
 		return map[string]precast.HostTensor{
-			"prompt_embeds": floatTensor(1, length, 80), "pooled_prompt_embeds": floatTensor(1, 72),
-			"negative_prompt_embeds": floatTensor(1, length, 80), "negative_pooled_prompt_embeds": floatTensor(1, 72),
+			"prompt_embeds": floatTensor(1, length, 60), "pooled_prompt_embeds": floatTensor(1, 56),
+			"negative_prompt_embeds": floatTensor(1, length, 60), "negative_pooled_prompt_embeds": floatTensor(1, 56),
 		}
 	}
-	runRequests(t, tinyCopy(t, "sd3"), sd3Request(), []madeRequest{
+	runRequests(t, tinyCopy(t, "tp-sd3"), sd3Request(), []madeRequest{
 		{"good", func(*precast.Request) {}, ""},
 		{"defaults", func(r *precast.Request) { *r = precast.Request{Prompt: []string{""}} }, ""},
 		{"texts", func(r *precast.Request) {
@@ -214,8 +214,8 @@ func TestStableDiffusion3Requests(t *testing.T) {
 		{"thirds for some", func(r *precast.Request) { r.NegativePrompt3 = []string{"a", "b"} }, "negative_prompt_3: 2 texts for 1 prompts"},
 		{"length", func(r *precast.Request) { r.MaxSequenceLength = 513 }, "max_sequence_length: found 513, wanted 1 to 512"},
 		{"negative length", func(r *precast.Request) { r.MaxSequenceLength = -1 }, "max_sequence_length: found -1, wanted 1 to 512"},
-		{"clip skip", func(r *precast.Request) { r.ClipSkip = 2 }, ""},
-		{"too much clip skip", func(r *precast.Request) { r.ClipSkip = 3 }, "clip_skip: found 3, wanted at most 2, one less than the layers of each CLIP text encoder"},
+		{"clip skip", func(r *precast.Request) { r.ClipSkip = 1 }, ""},
+		{"too much clip skip", func(r *precast.Request) { r.ClipSkip = 2 }, "clip_skip: found 2, wanted at most 1, one less than the layers of each CLIP text encoder"},
 		{"largest", func(r *precast.Request) { r.Height, r.Width = 192, 16 }, ""},
 		{"too large", func(r *precast.Request) { r.Height = 208 }, "height: found 208, wanted at most 192: the transformer has positions for 12 patches (pos_embed_max_size)"},
 		{"odd", func(r *precast.Request) { r.Width = 40 }, "width: found 40, wanted a multiple of 16 from 16 to 16384; the nearest is 48"},
@@ -231,7 +231,7 @@ func TestStableDiffusion3Requests(t *testing.T) {
 		{"packed latents", func(r *precast.Request) { r.Latents = zeros(1, 6, 32) }, "latents: found (Float32)[1, 6, 32], wanted float32 [1 8 4 6]"},
 		{"embeddings", func(r *precast.Request) { r.Prompt, r.PromptEmbeds = nil, embeds(85) }, ""},
 		{"embeddings and their length", func(r *precast.Request) { r.Prompt, r.PromptEmbeds, r.MaxSequenceLength = nil, embeds(90), 0 }, ""},
-		{"embeddings of another length", func(r *precast.Request) { r.Prompt, r.PromptEmbeds = nil, embeds(90) }, "prompt_embeds is (Float32)[1, 90, 80], wanted float32 [1 prompts][85 80]"},
+		{"embeddings of another length", func(r *precast.Request) { r.Prompt, r.PromptEmbeds = nil, embeds(90) }, "prompt_embeds is (Float32)[1, 90, 60], wanted float32 [1 prompts][85 60]"},
 		{"embeddings without pooled ones", func(r *precast.Request) {
 			r.Prompt, r.PromptEmbeds = nil, embeds(85)
 			delete(r.PromptEmbeds, "pooled_prompt_embeds")
@@ -241,7 +241,7 @@ func TestStableDiffusion3Requests(t *testing.T) {
 
 // TestStableDiffusion3Counts has both CLIP encoders, T5, the transformer, the step with guidance and without, unpacking and the decoder.
 func TestStableDiffusion3Counts(t *testing.T) {
-	runCounts(t, tinyCopy(t, "sd3"), sd3Request(), 8, map[string]func(r *precast.Request){
+	runCounts(t, tinyCopy(t, "tp-sd3"), sd3Request(), 8, map[string]func(r *precast.Request){
 		"prompt":          func(r *precast.Request) { r.Prompt = []string{strings.Repeat("a long prompt that is cut ", 20)} },
 		"third prompt":    func(r *precast.Request) { r.Prompt3 = []string{"a cat"} },
 		"negative prompt": func(r *precast.Request) { r.NegativePrompt = []string{"blurry"} },

@@ -20,7 +20,7 @@ LONG = "A cat holding a sign that says \"hello world\" in front of a very old ca
 
 # Each run: what is changed about the checkpoint, and the arguments of the call.
 RUNS = {
-    "sd3": {
+    "tp-sd3": {
         "no-t5": (
             {"absent": ["text_encoder_3", "tokenizer_3"]},
             dict(prompt=SHORT, negative_prompt="blurry", height=48, width=64, num_inference_steps=2, guidance_scale=3.0, max_sequence_length=20),
@@ -37,7 +37,7 @@ RUNS = {
             dict(prompt=[SHORT, LONG], height=64, width=96, num_inference_steps=3, guidance_scale=1.0, max_sequence_length=16),
         ),
     },
-    "qwen-image": {
+    "tp-qwen": {
         # Without num_images_per_prompt: diffusers then gives the mask of one prompt to the pictures of another.
         "lengths": (
             {},

@@ -39,6 +39,10 @@ func TestGolden(t *testing.T) {
 		for call := range tc.calls {
 			t.Run(fmt.Sprintf("%s/%s/%d", tc.set, tc.run, call), func(t *testing.T) {
 				ref := golden.Open(t, tc.set)
+				want := fmt.Sprintf("%s/transformer/%d/out/0", tc.run, call)
+				if !ref.Has(want) {
+					t.Skipf("no reference: this part of the set lacks %s", want)
+				}
 				cfg := parse(t, ref.Config("transformer"))
 				noise := ref.F32(tc.run + "/noise").Shape()
 				batch, h, w := noise.Dim(0), noise.Dim(2)/2, noise.Dim(3)/2
@@ -62,7 +66,7 @@ func TestGolden(t *testing.T) {
 				inputs["rotary_sin"] = tensors.FromFlatDataAndDimensions(sin, length+h*w, cfg.HeadDim)
 				n := New(cfg, Options{Batch: batch, TextLength: length, ImageLength: h * w}, dtypes.Float32)
 				out := ref.Run("transformer", n, inputs)
-				ref.Check(fmt.Sprintf("%s/transformer/%d/out/0", tc.run, call), out[0])
+				ref.Check(want, out[0])
 			})
 		}
 	}

@@ -33,6 +33,10 @@ func TestGolden(t *testing.T) {
 	for _, tc := range []struct{ set, run string }{{"tiny/sd3", "a"}, {"tiny/sd3", "b"}, {"tiny/tp-sd3", "a"}} {
 		t.Run(tc.set+"/"+tc.run, func(t *testing.T) {
 			ref := golden.Open(t, tc.set)
+			want := tc.run + "/transformer/0/out/0"
+			if !ref.Has(want) {
+				t.Skipf("no reference: this part of the set lacks %s", want)
+			}
 			cfg := parse(t, ref.Config("transformer"))
 			noise := ref.F32(tc.run + "/noise")
 			both := func(first, second *tensors.Tensor) *tensors.Tensor {
@@ -60,7 +64,7 @@ func TestGolden(t *testing.T) {
 				Batch: 2, Height: noise.Shape().Dim(2), Width: noise.Shape().Dim(3), TextLength: inputs["encoder_hidden_states"].Shape().Dim(1),
 			}, dtypes.Float32)
 			out := ref.Run("transformer", n, inputs)
-			ref.Check(tc.run+"/transformer/0/out/0", out[0])
+			ref.Check(want, out[0])
 		})
 	}
 }
