@@ -297,8 +297,7 @@ func (p *flux2Pipeline) schedule(r *Request, tokens int) (*scheduler.Schedule, e
 	case len(r.Sigmas) > 0:
 		o.Sigmas = r.Sigmas
 	default:
-		// The scheduler refuses too many steps; the list need not be made for that.
-		o.Steps, o.Sigmas = steps, scheduler.FlowSigmas(min(steps, scheduler.MaxSteps))
+		o.Steps, o.Sigmas = steps, scheduler.FlowSigmas(steps)
 	}
 	return p.scheduler.Schedule(o)
 }

@@ -267,8 +267,7 @@ func (p *qwenImagePipeline) ActivationBytes(s Sizes) int64 {
 func (p *qwenImagePipeline) schedule(r *Request, tokens int) (*scheduler.Schedule, error) {
 	o := scheduler.Options{Steps: r.NumInferenceSteps, Sigmas: r.Sigmas, Mu: ptr(p.scheduler.ShiftRange().Mu(tokens))}
 	if len(o.Sigmas) == 0 {
-		// The scheduler refuses too many steps; the list need not be made for that.
-		o.Sigmas = scheduler.FlowSigmas(min(r.NumInferenceSteps, scheduler.MaxSteps))
+		o.Sigmas = scheduler.FlowSigmas(r.NumInferenceSteps)
 	}
 	return p.scheduler.Schedule(o)
 }

@@ -377,3 +377,17 @@ func TestShiftGivenSigmas(t *testing.T) {
 		}
 	}
 }
+
+func TestFlowSigmas(t *testing.T) {
+	for _, n := range []int{-1, 0, MaxSteps + 1, 1 << 62} {
+		if s := FlowSigmas(n); s != nil {
+			t.Errorf("%d steps: %d sigmas, wanted none", n, len(s))
+		}
+	}
+	if s := FlowSigmas(4); !slices.Equal(s, []float64{1, 0.75, 0.5, 0.25}) {
+		t.Errorf("4 steps: %v", s)
+	}
+	if n := len(FlowSigmas(MaxSteps)); n != MaxSteps {
+		t.Errorf("the most steps: %d sigmas", n)
+	}
+}

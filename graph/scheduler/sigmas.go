@@ -165,9 +165,10 @@ func stretchToTerminal(sigmas []float64, terminal float64) error {
 	return nil
 }
 
-// FlowSigmas are the sigmas that FLUX-like pipelines give to their scheduler: n values evenly from 1 to 1/n.
+// FlowSigmas are the sigmas that FLUX-like pipelines give to their scheduler: n values evenly from 1 to 1/n. There are none for a number of
+// steps that Schedule refuses, so that an absurd one costs no memory.
 func FlowSigmas(n int) []float64 {
-	if n < 1 {
+	if n < 1 || n > MaxSteps {
 		return nil
 	}
 	return linspace(1, 1/float64(n), n)
