@@ -3,7 +3,6 @@ package nn
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gomlx/compute"
 	ml "github.com/gomlx/gomlx/core/graph"
@@ -46,8 +45,7 @@ func Conv2D(c *trace.Ctx, name string, x *ml.Node, out int, w Window) *ml.Node {
 	wantImage(x, "Conv2D")
 	w.Stride = max(w.Stride, 1)
 	weight := c.Weight("weight", out, x.Shape().Dim(-1), w.Size, w.Size)
-	y := convolve("Conv2D", x, weight, []axisWindow{{w.Size, w.Stride, w.Padding[0]}, {w.Size, w.Stride, w.Padding[1]}})
-	return addBias(c, y)
+	return addBias(c, convolve("Conv2D", x, weight, axisWindow{w.Size, w.Stride, w.Padding[0]}, axisWindow{w.Size, w.Stride, w.Padding[1]}))
 }
 
 // addBias adds the convolution's weight "bias" [out] to y [..., out].
@@ -72,84 +70,45 @@ func (w axisWindow) outputs(size int) int {
 	return room/w.stride + 1
 }
 
-// convolve is a convolution over any number of spatial axes, without bias: x [B, spatial..., in], weight [out, in, kernel...] as in a
-// checkpoint, one window an axis -> [B, spatial'..., out].
-func convolve(layer string, x, weight *ml.Node, windows []axisWindow) *ml.Node {
+// convolve is a convolution of images without bias: x [B, H, W, in], weight [out, in, kh, kw] as in a checkpoint -> [B, H', W', out].
+func convolve(layer string, x, weight *ml.Node, rows, columns axisWindow) *ml.Node {
 	out, in := weight.Shape().Dim(0), weight.Shape().Dim(1)
-	positions, taps := make([]int, len(windows)), 1
-	plain, disjoint := true, true // each output sees one input; each input is seen once
-	for i, w := range windows {
-		positions[i] = w.outputs(x.Shape().Dim(1 + i))
-		taps *= w.size
-		plain = plain && w == axisWindow{size: 1, stride: 1}
-		disjoint = disjoint && w == axisWindow{size: w.size, stride: w.size}
+	height, width := rows.outputs(x.Shape().Dim(1)), columns.outputs(x.Shape().Dim(2))
+	if height < 1 || width < 1 {
+		panic(fmt.Errorf("%s: found an image of %dx%d, wanted one that a window of %dx%d fits into",
+			layer, x.Shape().Dim(1), x.Shape().Dim(2), rows.size, columns.size))
 	}
-	if slices.Min(positions) < 1 {
-		sizes := make([]int, len(windows))
-		for i, w := range windows {
-			sizes[i] = w.size
-		}
-		panic(fmt.Errorf("%s: found an image of %s, wanted one that a window of %s fits into", layer, by(x.Shape().Dimensions[1:1+len(windows)]), by(sizes)))
-	}
-	if plain {
+	point := axisWindow{size: 1, stride: 1}
+	if rows == point && columns == point {
 		return matmulNT(x, ml.Reshape(weight, out, in))
 	}
-	order := make([]int, 0, x.Rank()) // of the kernel: spatial axes, in, out
-	for i := range windows {
-		order = append(order, 2+i)
+	kernel := ml.TransposeAllAxes(weight, 2, 3, 1, 0)
+	disjoint := rows == axisWindow{size: rows.size, stride: rows.size} && columns == axisWindow{size: columns.size, stride: columns.size}
+	if disjoint || height*width <= maxPatchPositions {
+		kernel = ml.Reshape(kernel, rows.size*columns.size*in, out)
+		return toDType(ml.Dot(patches(x, rows, columns), kernel).General([]int{3}, nil, []int{0}, nil), x.DType())
 	}
-	kernel := ml.TransposeAllAxes(weight, append(order, 1, 0)...)
-	if disjoint || product(positions) <= maxPatchPositions {
-		kernel = ml.Reshape(kernel, taps*in, out)
-		return toDType(ml.Dot(patches(x, windows, positions), kernel).General([]int{x.Rank() - 1}, nil, []int{0}, nil), x.DType())
-	}
-	var strides []int
-	var padding [][2]int
-	for _, w := range windows {
-		strides, padding = append(strides, w.stride), append(padding, w.padding)
-	}
-	return ml.Convolve(x, kernel).StridePerAxis(strides...).PaddingPerDim(padding).Done()
+	return ml.Convolve(x, kernel).StridePerAxis(rows.stride, columns.stride).PaddingPerDim([][2]int{rows.padding, columns.padding}).Done()
 }
 
-// patches is what the windows see at each position: x [B, spatial..., C] -> [B, positions..., taps*C], by place in the window, the last
-// axis fastest, and channel.
-func patches(x *ml.Node, windows []axisWindow, positions []int) *ml.Node {
-	pads, offsets := make([]compute.PadAxis, x.Rank()), make([]int, len(windows))
-	for i, w := range windows {
-		pads[1+i] = compute.PadAxis{Start: w.padding[0], End: w.padding[1]}
+// patches is what the windows see at each position: x [B, H, W, C] -> [B, H', W', kh*kw*C], by row, column and channel of the window.
+func patches(x *ml.Node, rows, columns axisWindow) *ml.Node {
+	height, width := rows.outputs(x.Shape().Dim(1)), columns.outputs(x.Shape().Dim(2))
+	x = ml.Pad(x, ml.ScalarZero(x.Graph(), x.DType()),
+		compute.PadAxis{},
+		compute.PadAxis{Start: rows.padding[0], End: rows.padding[1]},
+		compute.PadAxis{Start: columns.padding[0], End: columns.padding[1]},
+		compute.PadAxis{})
+	every := func(first, n, stride int) ml.SliceAxisSpec {
+		return ml.AxisRange(first, first+(n-1)*stride+1).Stride(stride)
 	}
-	x = ml.Pad(x, ml.ScalarZero(x.Graph(), x.DType()), pads...)
 	var parts []*ml.Node
-	for {
-		at := []ml.SliceAxisSpec{ml.AxisRange()}
-		for i, w := range windows {
-			at = append(at, ml.AxisRange(offsets[i], offsets[i]+(positions[i]-1)*w.stride+1).Stride(w.stride))
-		}
-		parts = append(parts, ml.Slice(x, append(at, ml.AxisRange())...))
-		axis := len(windows) - 1
-		for ; axis >= 0; axis-- {
-			if offsets[axis]++; offsets[axis] < windows[axis].size {
-				break
-			}
-			offsets[axis] = 0
-		}
-		if axis < 0 {
-			return ml.Concatenate(parts, x.Rank()-1)
+	for i := range rows.size {
+		for j := range columns.size {
+			parts = append(parts, ml.Slice(x, ml.AxisRange(), every(i, height, rows.stride), every(j, width, columns.stride), ml.AxisRange()))
 		}
 	}
-}
-
-// by writes sizes as "3x4".
-func by(sizes []int) string {
-	return strings.Join(strings.Fields(strings.Trim(fmt.Sprint(sizes), "[]")), "x")
-}
-
-func product(xs []int) int {
-	p := 1
-	for _, x := range xs {
-		p *= x
-	}
-	return p
+	return ml.Concatenate(parts, 3)
 }
 
 // ToNHWC turns diffusers' layout [B, C, H, W] to the layout of this package, [B, H, W, C].

@@ -235,5 +235,16 @@ func TestVideoErrors(t *testing.T) {
 		"trace: layer: at conv: CausalConv3D: found an input of shape (Float32)[1, 5, 7, 6], wanted [B, T, H, W, C]")
 	wantPanic(t, func(c *trace.Ctx, x *ml.Node) *ml.Node {
 		return Conv3D(c, "conv", ml.Reshape(x, 1, 1, 5, 7, 6), 4, Window3D{Size: [3]int{2, 3, 3}})
-	}, "trace: layer: at conv: Conv3D: found an image of 1x5x7, wanted one that a window of 2x3x3 fits into")
+	}, "trace: layer: at conv: Conv3D: found 1 frames, wanted as many as the window of 2 has")
+	wantPanic(t, func(c *trace.Ctx, x *ml.Node) *ml.Node {
+		return Conv3D(c, "conv", ml.Reshape(x, 1, 5, 1, 7, 6), 4, Window3D{Size: [3]int{2, 3, 3}})
+	}, "trace: layer: at conv: Conv3D: found an image of 1x7, wanted one that a window of 3x3 fits into")
+}
+
+func product(xs []int) int {
+	p := 1
+	for _, x := range xs {
+		p *= x
+	}
+	return p
 }
