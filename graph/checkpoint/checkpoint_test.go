@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -525,12 +526,20 @@ func TestReferenceCheckpoints(t *testing.T) {
 		t.Fatal("no checkpoints", err)
 	}
 	for _, dir := range dirs {
-		ck, err := Open(dir)
+		var golden struct{ Variant string }
+		if data, err := os.ReadFile(filepath.Join(dir, "..", "golden.json")); err == nil {
+			// JSON of Python's, with infinities: what comes before them is enough.
+			_ = json.Unmarshal(bytes.ReplaceAll(data, []byte("-Infinity"), []byte("0")), &golden)
+		}
+		ck, err := OpenWith(dir, Options{Variant: golden.Variant})
 		if err != nil {
 			t.Error(err)
 			continue
 		}
 		for _, name := range ck.Components() {
+			if files, _ := filepath.Glob(filepath.Join(dir, name, "*.safetensors")); name == "vae" && len(files) == 0 {
+				continue // left out of the repository: tests/testdata/README.md
+			}
 			c, err := ck.Component(name)
 			if err != nil {
 				t.Error(err)
