@@ -28,8 +28,10 @@ Noise: picture k is drawn from a generator with seed SEED + k, by PyTorch's rule
 func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	fs.StringArrayVarP(&r.Prompt, "prompt", "p", nil, "what the picture shows; several times for a batch")
 	fs.StringArrayVar(&r.Prompt2, "prompt-2", nil, "`TEXT` for the second text encoder, where it differs")
+	fs.StringArrayVar(&r.Prompt3, "prompt-3", nil, "`TEXT` for the third text encoder (T5 of Stable Diffusion 3), where it differs")
 	fs.StringArrayVar(&r.NegativePrompt, "negative-prompt", nil, "what it does not show; once for all prompts, or once a prompt")
 	fs.StringArrayVar(&r.NegativePrompt2, "negative-prompt-2", nil, "negative text for the second text encoder, where it differs")
+	fs.StringArrayVar(&r.NegativePrompt3, "negative-prompt-3", nil, "negative text for the third text encoder, where it differs")
 	fs.IntVar(&r.Height, "height", 0, "height in pixels (default: the model's, or the image's)")
 	fs.IntVar(&r.Width, "width", 0, "width in pixels (default: the model's, or the image's)")
 	picture := fs.String("image", "", "picture to start from, a PNG, JPEG or GIF `FILE`: image-to-image, for Stable Diffusion, SDXL and FLUX.1")
