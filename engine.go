@@ -211,13 +211,16 @@ type exeFile struct {
 
 // specKey identifies a program before it is traced.
 func (e *engine) specKey(p *pipelines.Program) (cache.Key, error) {
-	config := ""
-	if p.Component != "" {
-		digest, err := e.source.configDigest(p.Component)
-		if err != nil {
+	// A program without weights may hold numbers of the autoencoder's config: unpacking scales latents.
+	component, config := p.Component, ""
+	if component == "" && e.source.ck.Has("vae") {
+		component = "vae"
+	}
+	if component != "" {
+		var err error
+		if config, err = e.source.configDigest(component); err != nil {
 			return cache.Key{}, err
 		}
-		config = digest
 	}
 	pipe := e.pipeline(nil)
 	k := cache.NewKey(

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,14 +18,20 @@ import (
 // imageRun is a run in testdata/imagetoimage/golden.json.
 type imageRun struct {
 	Model     string `json:"model"`
+	Variant   string `json:"variant"`
 	Scheduler string `json:"scheduler"` // class that replaces the checkpoint's, or empty
 	Picture   string `json:"picture"`   // empty for text-to-image
 	Seed      uint64 `json:"seed"`
 	Count     int    `json:"count"`
 	Tiling    bool   `json:"tiling"`
-	Call      struct {
+	// Changes are fields of configs, by the config's path in the checkpoint.
+	Changes map[string]map[string]any `json:"changes"`
+	Call    struct {
 		Prompt               string   `json:"prompt"`
+		Prompt2              string   `json:"prompt_2"`
 		NegativePrompt       string   `json:"negative_prompt"`
+		NegativePrompt2      string   `json:"negative_prompt_2"`
+		ClipSkip             int      `json:"clip_skip"`
 		Height               int      `json:"height"`
 		Width                int      `json:"width"`
 		Steps                int      `json:"num_inference_steps"`
@@ -34,7 +42,9 @@ type imageRun struct {
 		MaxSequenceLength    int      `json:"max_sequence_length"`
 		OriginalSize         *[2]int  `json:"original_size"`
 		CropsCoordsTopLeft   *[2]int  `json:"crops_coords_top_left"`
+		TargetSize           *[2]int  `json:"target_size"`
 		NegativeOriginalSize *[2]int  `json:"negative_original_size"`
+		NegativeCrops        *[2]int  `json:"negative_crops_coords_top_left"`
 		NegativeTargetSize   *[2]int  `json:"negative_target_size"`
 	} `json:"call"`
 }
@@ -78,21 +88,20 @@ func TestImageToImage(t *testing.T) {
 }
 
 func (r *imageRun) check(t *testing.T, file *checkpoint.File, name string, cfg precast.Config) {
-	dir := filepath.Join(reference(t), "tiny", r.Model, "model")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("no %s here: %v", r.Model, err)
-	}
-	cfg.Scheduler = r.Scheduler
+	dir := changedModel(t, filepath.Join("testdata", "tiny", r.Model, "model"), r.Changes)
+	cfg.Scheduler, cfg.Variant = r.Scheduler, r.Variant
 	p := openPipeline(t, dir, cfg)
 	c := r.Call
 	req := &precast.Request{
 		Prompt: []string{c.Prompt}, Height: c.Height, Width: c.Width, NumInferenceSteps: c.Steps, NumImagesPerPrompt: r.Count, Seed: r.Seed,
 		Strength: c.Strength, GuidanceScale: c.GuidanceScale, GuidanceRescale: c.GuidanceRescale, TrueCFGScale: c.TrueCFGScale, MaxSequenceLength: c.MaxSequenceLength,
 		OriginalSize: c.OriginalSize, CropsCoordsTopLeft: c.CropsCoordsTopLeft, NegativeOriginalSize: c.NegativeOriginalSize, NegativeTargetSize: c.NegativeTargetSize,
-		VAETiling: r.Tiling,
+		TargetSize: c.TargetSize, NegativeCropsCoordsTopLeft: c.NegativeCrops, ClipSkip: c.ClipSkip, VAETiling: r.Tiling,
 	}
-	if c.NegativePrompt != "" {
-		req.NegativePrompt = []string{c.NegativePrompt}
+	for text, to := range map[string]*[]string{c.Prompt2: &req.Prompt2, c.NegativePrompt: &req.NegativePrompt, c.NegativePrompt2: &req.NegativePrompt2} {
+		if text != "" {
+			*to = []string{text}
+		}
 	}
 	if r.Picture != "" {
 		picture, ok := file.Tensor(r.Picture)
@@ -135,4 +144,51 @@ func (r *imageRun) check(t *testing.T, file *checkpoint.File, name string, cfg p
 		}
 	}
 	t.Logf("latents %.2g off, %d of %d values of the pictures by 1", d.Rel, differ, len(got))
+}
+
+// changedModel is a checkpoint folder, or a copy of it (by links) with changed fields of configs.
+func changedModel(t *testing.T, dir string, changes map[string]map[string]any) string {
+	t.Helper()
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(changes) == 0 {
+		return dir
+	}
+	out := t.TempDir()
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(out, name)
+		fields, changed := changes[filepath.ToSlash(name)]
+		switch {
+		case d.IsDir():
+			return os.MkdirAll(to, 0o777)
+		case !changed:
+			return os.Symlink(path, to)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		config := map[string]any{}
+		if err := json.Unmarshal(data, &config); err != nil {
+			return err
+		}
+		maps.Copy(config, fields)
+		if data, err = json.Marshal(config); err != nil {
+			return err
+		}
+		return os.WriteFile(to, data, 0o666)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

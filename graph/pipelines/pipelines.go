@@ -260,5 +260,11 @@ func newScheduler(ck *checkpoint.Checkpoint, override string, adjust func(*check
 	if override != "" {
 		return scheduler.Parse(override, cfg)
 	}
-	return scheduler.New(comp.Class, cfg)
+	class := comp.Class
+	if own := cfg.Class(); own != "" && own != class {
+		// diffusers goes by model_index.json. Who edits the scheduler's config means what is there.
+		ck.Note("%s names %s and model_index.json %s: the first is taken", cfg.File(), own, class)
+		class = own
+	}
+	return scheduler.New(class, cfg)
 }

@@ -280,6 +280,8 @@ func (p *sdxlPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e E
 		if err != nil {
 			return err
 		}
+		// Each picture has these. diffusers 0.42.1 repeats [negative, positive] as a whole for a batch, so that its pictures get one or the other by
+		// turns in both halves; a picture of a batch would then differ from the same alone.
 		return to.put(ex, "time_ids", float32Type, slices.Repeat(ids, r.Batch()), r.Batch(), len(ids))
 	}
 	if err := give(c.positive, "", r.OriginalSize, r.CropsCoordsTopLeft, r.TargetSize); err != nil {

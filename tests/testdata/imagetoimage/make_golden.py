@@ -1,12 +1,11 @@
-"""Writes golden.safetensors and golden.json: what diffusers' image-to-image pipelines make of a picture, and text-to-image with VAE tiling, on the
-tiny pipelines with random weights, in float32. Each picture of a batch has a generator of its own, with the run's seed + its number.
+"""Writes golden.safetensors and golden.json: what diffusers' image-to-image pipelines make of a picture, and text-to-image with VAE tiling and with
+arguments of SDXL that the reference's runs leave at their defaults, on the tiny pipelines beside this folder, in float32. Each picture of a batch has a generator of its own, with the run's seed + its number.
 
-Needs torch, diffusers 0.42.1, transformers 5.24.0:  python make_golden.py FOLDER_OF_TINY_PIPELINES
+Needs torch, diffusers 0.42.1, transformers 5.24.0:  python make_golden.py
 """
 
 import json
 import pathlib
-import sys
 
 import diffusers
 import numpy as np
@@ -30,11 +29,23 @@ RUNS = {
     "sdxl-sizes": ("sdxl", XL, ANCESTRAL, "odd", 8, 2, False, dict(
         prompt=CAT, num_inference_steps=8, original_size=(128, 96), crops_coords_top_left=(8, 4), negative_original_size=(32, 48), negative_target_size=(80, 88))),
     "sdxl-text-tiled": ("sdxl", "StableDiffusionXLPipeline", None, None, 9, 1, True, dict(prompt=CAT, height=64, width=96, num_inference_steps=2)),
+    "sdxl-arguments": ("sdxl", "StableDiffusionXLPipeline", None, None, 13, 1, False, dict(
+        prompt=CAT, prompt_2="A cat holding a sign", negative_prompt=BAD, negative_prompt_2="rain", clip_skip=1, guidance_rescale=0.5, height=64, width=64,
+        num_inference_steps=3, target_size=(96, 80), negative_original_size=(32, 48), negative_target_size=(80, 88), negative_crops_coords_top_left=(2, 6))),
+    "sdxl-config": ("sdxl", "StableDiffusionXLPipeline", None, None, 14, 1, False, dict(
+        prompt=CAT, negative_prompt_2="rain", height=64, width=64, num_inference_steps=3, negative_original_size=(32, 48))),
+    "sdxl-config-image": ("sdxl", XL, None, "picture", 15, 1, False, dict(prompt=CAT, num_inference_steps=5)),
     "flux": ("flux1-dev", FLUX, None, "picture", 10, 1, False, dict(prompt=CAT, height=64, width=96, num_inference_steps=5, max_sequence_length=48)),
     "flux-batch": ("flux1-dev", FLUX, None, "odd", 11, 2, False, dict(
         prompt=CAT, negative_prompt=BAD, true_cfg_scale=2.0, height=96, width=64, strength=0.55, num_inference_steps=6, max_sequence_length=48)),
     "flux-text-tiled": ("flux1-dev", "FluxPipeline", None, None, 12, 1, True, dict(prompt=CAT, height=64, width=96, num_inference_steps=2, max_sequence_length=48)),
 }
+
+# Fields of configs that a run changes: of model_index.json and of the VAE's config.
+CHANGES = {
+    "sdxl-config": {"model_index.json": {"force_zeros_for_empty_prompt": False}, "vae/config.json": {"latents_mean": [0.5, -0.25, 1.0, 0.1], "latents_std": [1.5, 0.7, 2.0, 1.1]}},
+}
+CHANGES["sdxl-config-image"] = CHANGES["sdxl-config"]
 
 
 def pictures():
@@ -46,10 +57,14 @@ def pictures():
     return {"picture": picture, "odd": picture[:51, 3:80].copy()}
 
 
-def run(root, name, given):
+def run(name, given):
     folder, cls, scheduler, picture, seed, count, tiling, call = RUNS[name]
-    pipe = getattr(diffusers, cls).from_pretrained(root / folder / "model", torch_dtype=torch.float32)
+    variant = "fp16" if folder == "sdxl" else ""  # of that one only these files are here
+    pipe = getattr(diffusers, cls).from_pretrained(HERE.parent / "tiny" / folder / "model", variant=variant or None, torch_dtype=torch.float32)
     pipe.set_progress_bar_config(disable=True)
+    changes = CHANGES.get(name, {})
+    pipe.register_to_config(**changes.get("model_index.json", {}))
+    pipe.vae.register_to_config(**changes.get("vae/config.json", {}))
     if scheduler:
         pipe.scheduler = getattr(diffusers, scheduler).from_config(pipe.scheduler.config)
     if tiling:
@@ -65,15 +80,15 @@ def run(root, name, given):
     if picture:
         args["image"] = Image.fromarray(given[picture])
     images = pipe(**args).images
-    info = dict(model=folder, scheduler=scheduler or "", picture=picture, seed=seed, count=count, tiling=tiling, call=call)
+    info = dict(model=folder, variant=variant, scheduler=scheduler or "", picture=picture, seed=seed, count=count, tiling=tiling, changes=changes, call=call)
     return info, torch.stack(latents), torch.from_numpy(np.stack([np.array(i) for i in images]))
 
 
 torch.set_num_threads(1)
-root, given, runs, out = pathlib.Path(sys.argv[1]), pictures(), {}, {}
+given, runs, out = pictures(), {}, {}
 for name, picture in given.items():
     out[name] = torch.from_numpy(picture)
 for name in RUNS:
-    runs[name], out[f"{name}/step_latents"], out[f"{name}/image_u8"] = run(root, name, given)
+    runs[name], out[f"{name}/step_latents"], out[f"{name}/image_u8"] = run(name, given)
 save_file({k: v.contiguous() for k, v in out.items()}, HERE / "golden.safetensors")
 (HERE / "golden.json").write_text(json.dumps(runs, indent=1) + "\n")
