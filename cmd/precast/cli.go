@@ -170,6 +170,8 @@ Environment:
   PRECAST_CACHE_DIR   where compiled programs are kept (default: precast in the user's cache folder)
   PRECAST_PLUGIN_DIR  where PJRT plugins are installed (default: precast/plugins in the user's data folder)
   PRECAST_PLUGIN      the plugin to run on: a path, a name of precast plugin list, or go for none
+  HF_HOME, HF_TOKEN   where models from the hub are kept, and the token for those that need one; HF_HUB_CACHE,
+                      HF_ENDPOINT and HF_HUB_OFFLINE, too, mean what they mean to Python's huggingface_hub
   XLA_FLAGS           flags for XLA; they are part of every cache key, except those that ask for dumps
 
 Exit codes: 0 done; 1 something is wrong with the input; 2 a fault of precast; 3 --cache-only was given and something would have to be compiled.

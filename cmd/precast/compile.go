@@ -12,11 +12,12 @@ import (
 )
 
 var compileCommand = command{
-	name: "compile", args: "MODEL_DIR -o OUT.precast | --model-config NAME",
+	name: "compile", args: "MODEL_DIR|ORG/NAME -o OUT.precast | --model-config NAME",
 	short: "compile a checkpoint's networks for one or more sizes into an artifact",
 	long: `
 Compiles every program of a pipeline for the given sizes and writes them with their graphs to an artifact, a zip file that precast run takes in
-place of the folder. Weights stay in the folder. Without -o the cache is filled.
+place of the folder. Weights stay in the folder. ORG/NAME[@REVISION] is a model at the hub (precast help run); with --config-only only its configs are
+downloaded. Without -o the cache is filled.
 
 --compile-to PHASE stops after trace, a pass, passes or stablehlo. --config-only does the same with the config files alone, without weights and
 tokenizers, and goes as far as StableHLO where nothing else is asked; it counts the parameters of each component. --model-config NAME takes the configs
@@ -32,6 +33,7 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	shapes := fs.StringArray("shape", nil, "`HEIGHTxWIDTH` in pixels; several times for several sizes in one artifact")
 	height := fs.Int("height", 0, "height in pixels, in place of --shape")
 	width := fs.Int("width", 0, "width in pixels, in place of --shape")
+	frames := fs.Int("num-frames", 0, "frames of a video (default: Wan 81)")
 	batch := fs.Int("batch-size", 1, "prompts in a batch")
 	images := fs.Int("num-images-per-prompt", 1, "pictures of each prompt")
 	length := fs.Int("max-sequence-length", 0, "FLUX.1: text tokens of T5 (default 512)")
@@ -65,7 +67,7 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 				o.CompileTo = "stablehlo"
 			}
 		}
-		if err := atLeastOne(fs, "batch-size", "num-images-per-prompt", "height", "width", "max-sequence-length", "num-inference-steps"); err != nil {
+		if err := atLeastOne(fs, "batch-size", "num-images-per-prompt", "height", "width", "max-sequence-length", "num-inference-steps", "num-frames"); err != nil {
 			return err
 		}
 		for _, s := range *shapes {
@@ -85,7 +87,7 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 			o.Shapes = []precast.Sizes{{}}
 		}
 		for i := range o.Shapes {
-			o.Shapes[i].Batch, o.Shapes[i].MaxSequenceLength = *batch**images, *length
+			o.Shapes[i].Batch, o.Shapes[i].Frames, o.Shapes[i].MaxSequenceLength = *batch**images, *frames, *length
 		}
 		o.Request.NumInferenceSteps, o.Request.ClipSkip, o.Request.GuidanceRescale = *steps, *clipSkip, *rescale
 		if fs.Changed("guidance-scale") {
@@ -99,7 +101,7 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 			return err
 		}
 		defer statsFile.abort()
-		cfg.Log = c.logger()
+		cfg.Log, cfg.ConfigOnly, cfg.Download = c.logger(), *configOnly, c.download()
 		p, err := precast.Open(ctx, dir, cfg)
 		if err != nil {
 			return err

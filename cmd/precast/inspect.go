@@ -46,6 +46,7 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	figures := fs.Bool("stats", false, "print a graph's figures only: nodes by operation, functions, weights")
 	fs.IntVar(&o.Sizes.Height, "height", 0, "height in pixels (default: the model's)")
 	fs.IntVar(&o.Sizes.Width, "width", 0, "width in pixels (default: the model's)")
+	fs.IntVar(&o.Sizes.Frames, "num-frames", 0, "frames of a video (default: Wan 81)")
 	fs.IntVar(&o.Sizes.Batch, "batch-size", 0, "pictures in a batch (default 1)")
 	fs.IntVar(&o.Sizes.MaxSequenceLength, "max-sequence-length", 0, "FLUX.1: text tokens of T5 (default 512)")
 	fs.StringVar(&o.Config.DType, "dtype", "", "dtype that the networks compute in: float32 (default), bfloat16, float16")
@@ -63,7 +64,7 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		if *format != "" && !slices.Contains(precast.GraphFormats, *format) {
 			return userError("format: found %q, wanted one of %s", *format, strings.Join(precast.GraphFormats, ", "))
 		}
-		if err := atLeastOne(fs, "height", "width", "batch-size", "max-sequence-length"); err != nil {
+		if err := atLeastOne(fs, "height", "width", "batch-size", "max-sequence-length", "num-frames"); err != nil {
 			return err
 		}
 		if *output == "-" {

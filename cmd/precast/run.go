@@ -13,12 +13,15 @@ import (
 )
 
 var runCommand = command{
-	name: "run", args: "OUT.precast|MODEL_DIR --prompt TEXT -o FILE.png",
-	short: "make pictures from a checkpoint folder or an artifact",
+	name: "run", args: "OUT.precast|MODEL_DIR|ORG/NAME --prompt TEXT -o FILE.png",
+	short: "make pictures from a checkpoint folder, a model at the hub or an artifact",
 	long: `
 Makes pictures. What has to be compiled is compiled once and kept in the cache; another prompt, seed, guidance scale or number of steps compiles
 nothing. The arguments of the pipeline's __call__ in diffusers are flags of the same name. A prompt given several times makes a batch, and a
 list (sigmas, timesteps) is given with commas; of a flag with one value that is given twice, the last counts.
+
+The model is a folder, an artifact, or ORG/NAME[@REVISION] at the Hugging Face hub: what is read of it is downloaded once, into the cache that Python's
+huggingface_hub keeps. HF_HUB_OFFLINE=1 uses what is there.
 
 Noise: picture k is drawn from a generator with seed SEED + k, by PyTorch's rule for torch.Generator("cpu").`,
 	setup: setupRun,
@@ -34,10 +37,12 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	fs.StringArrayVar(&r.NegativePrompt3, "negative-prompt-3", nil, "negative text for the third text encoder, where it differs")
 	fs.IntVar(&r.Height, "height", 0, "height in pixels (default: the model's, or the image's)")
 	fs.IntVar(&r.Width, "width", 0, "width in pixels (default: the model's, or the image's)")
+	frames := fs.Int("num-frames", 0, "frames of a video, one more than a multiple of 4 (default: Wan 81)")
 	picture := fs.String("image", "", "picture to start from, a PNG, JPEG or GIF `FILE`: image-to-image, for Stable Diffusion, SDXL and FLUX.1")
 	strength := fs.Float64("strength", 0, "with --image: how much of it is replaced, 0 to 1; so many of the steps are done (default: Stable Diffusion 0.8, SDXL 0.3, FLUX.1 0.6)")
 	steps := fs.Int("num-inference-steps", 0, "denoising steps (default: FLUX.1 28, Stable Diffusion 50)")
 	guidance := fs.Float64("guidance-scale", 0, "guidance scale (default: FLUX.1 3.5, with an image 7; SDXL 5; Stable Diffusion 7.5)")
+	guidance2 := fs.Float64("guidance-scale-2", 0, "Wan 2.2: guidance scale of the second expert (default: that of the first)")
 	trueCFG := fs.Float64("true-cfg-scale", 1, "FLUX.1: classifier-free guidance with the negative prompt, above 1")
 	fs.Float64Var(&r.GuidanceRescale, "guidance-rescale", 0, "Stable Diffusion: rescale the guided prediction, 0 to 1")
 	fs.Float64Var(&r.Eta, "eta", 0, "DDIM: amount of noise added, 0 to 1")
@@ -68,9 +73,13 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	return func() error {
 		r.NumInferenceSteps, r.ClipSkip, r.MaxSequenceLength, r.NumImagesPerPrompt = *steps, *clipSkip, *length, *images
 		var errs []error
-		if err := atLeastOne(fs, "num-inference-steps", "max-sequence-length", "num-images-per-prompt", "height", "width"); err != nil {
+		if err := atLeastOne(fs, "num-inference-steps", "max-sequence-length", "num-images-per-prompt", "height", "width", "num-frames"); err != nil {
 			errs = append(errs, err)
 		}
+		if fs.Changed("guidance-scale-2") {
+			r.GuidanceScale2 = guidance2
+		}
+		r.NumFrames = *frames
 		if fs.Changed("guidance-scale") {
 			r.GuidanceScale = guidance
 		}
@@ -113,7 +122,7 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 	var part parts
 	part.flags(fs)
 	stats := fs.String("stats", "", "JSON `FILE` to write counts, bytes, seconds and peak memory to")
-	fs.StringVar(&cfg.Checkpoint, "checkpoint", "", "`DIR` that an artifact's weights are read from, where the folder has moved")
+	fs.StringVar(&cfg.Checkpoint, "checkpoint", "", "`DIR` or ORG/NAME that an artifact's weights are read from, where the folder has moved")
 	engineFlags(fs, &cfg)
 	return func(ctx context.Context, args []string) error {
 		if err := wantArgs(args, "OUT.precast or MODEL_DIR"); err != nil {
@@ -135,7 +144,7 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 			return err
 		}
 		defer statsFile.abort()
-		cfg.Log = c.logger()
+		cfg.Log, cfg.Download = c.logger(), c.download()
 		p, err := precast.Open(ctx, args[0], cfg)
 		if err != nil {
 			return err
