@@ -56,6 +56,17 @@ func Open(t testing.TB, path string) *Case {
 	if _, err := os.Stat(dir); err != nil {
 		t.Skipf("no reference: %v", err)
 	}
+	return openCase(t, dir)
+}
+
+// OpenCarried opens a pipeline of tests/testdata that the set does not have.
+func OpenCarried(t testing.TB, path string) *Case {
+	t.Helper()
+	return openCase(t, filepath.Join(repository(t), "tests", "testdata", filepath.FromSlash(path)))
+}
+
+func openCase(t testing.TB, dir string) *Case {
+	t.Helper()
 	c := &Case{
 		t: t, owner: t, dir: dir, goldens: openFile(t, filepath.Join(dir, "golden.safetensors")), weights: map[string]map[string]checkpoint.Tensor{},
 		worst: map[string]distance{},
@@ -99,17 +110,24 @@ func root(t testing.TB) string {
 	if dir := os.Getenv("PRECAST_REFERENCE"); dir != "" {
 		return dir
 	}
+	dir := repository(t)
+	beside := filepath.Join(filepath.Dir(dir), "shared", "reference")
+	if _, err := os.Stat(filepath.Join(beside, "tiny")); err == nil {
+		return beside
+	}
+	return filepath.Join(dir, "tests", "testdata")
+}
+
+// repository is the folder with go.mod, going up from the test's package.
+func repository(t testing.TB) string {
+	t.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for dir != filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			beside := filepath.Join(filepath.Dir(dir), "shared", "reference")
-			if _, err := os.Stat(filepath.Join(beside, "tiny")); err == nil {
-				return beside
-			}
-			return filepath.Join(dir, "tests", "testdata")
+			return dir
 		}
 		dir = filepath.Dir(dir)
 	}
