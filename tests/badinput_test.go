@@ -26,7 +26,6 @@ func TestInput(t *testing.T) {
 	for name, group := range map[string]func(*testing.T, *commandLine){
 		"bad":         testBadInput,
 		"json":        testBadJSON,
-		"fields":      testBadFields,
 		"artifact":    testBadArtifact,
 		"numbers":     testNotFinite,
 		"cache":       testBadCache,
