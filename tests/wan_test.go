@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"precast"
+	"precast/backends/gobackend"
 	"precast/graph/checkpoint"
 )
 
@@ -99,13 +100,18 @@ func TestWanTI2V(t *testing.T) {
 // TestWanExperts: which expert denoises follows from boundary_ratio alone, an expert that is not needed may be absent, and weights that take turns on
 // the device change nothing.
 func TestWanExperts(t *testing.T) {
+	// buffers is the largest number of values on the device after a step of the last run.
+	var buffers int64
 	latents := func(edit func(t *testing.T, dir string), cfg precast.Config) []byte {
 		t.Helper()
+		buffers = 0
 		dir := wanModel(t, "wan22-t2v")
 		edit(t, dir)
 		cfg.Backend, cfg.NoCache = "go", true
 		p := openPipeline(t, dir, cfg)
-		h, params, err := p.Denoise(t.Context(), wanRequest())
+		r := wanRequest()
+		r.Progress = func(int, int) { buffers = max(buffers, gobackend.Live()["buffer"]) }
+		h, params, err := p.Denoise(t.Context(), r)
 		must(t, err)
 		must(t, p.Close())
 		if n := params[0].Extra["num_frames"]; n != 5 {
@@ -118,6 +124,12 @@ func TestWanExperts(t *testing.T) {
 	}
 	null, network := []any{nil, nil}, []any{"diffusers", "WanTransformer3DModel"}
 	both := latents(index(nil), precast.Config{})
+	together := buffers
+	latents(index(nil), precast.Config{Offload: "model"})
+	// Each expert has 96 weights, and the text encoder has some too.
+	if buffers > together-96 {
+		t.Errorf("%d values on the device where experts take turns, %d where they do not; wanted 96 fewer at least", buffers, together)
+	}
 	high := latents(index(map[string]any{"boundary_ratio": 0}), precast.Config{})
 	low := latents(index(map[string]any{"boundary_ratio": 1}), precast.Config{})
 	for a, list := range [][]byte{both, high, low} {
