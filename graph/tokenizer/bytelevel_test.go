@@ -75,6 +75,7 @@ func TestByteLevelErrors(t *testing.T) {
 		{"chat a number", qwen, conf, `{"chat_template": 3}`, "tokenizer_config.json: chat_template: found neither a text nor a list"},
 		{"chat without default", qwen, conf, `{"chat_template": [{"name": "tools", "template": ""}]}`, "tokenizer_config.json: chat_template: found neither a text nor a list"},
 		{"chat long", qwen, chat, strings.Repeat("a", maxTemplate+1), "chat_template.jinja: found a chat template of 65537 bytes, wanted at most 65536"},
+		{"chat empty", qwen, chat, " \n", "chat_template.jinja: found an empty chat template"},
 		{"chat not text", qwen, chat, "\xff", "chat_template.jinja: found a chat template of 1 bytes"},
 		{"processor's chat", qwen, "chat_template.json", "{}", "chat_template.json: chat_template: found nothing, wanted a template"},
 	} {

@@ -98,6 +98,9 @@ func newChatTemplate(where, text string) (*chatTemplate, error) {
 	if len(text) > maxTemplate || !utf8.ValidString(text) {
 		return nil, fmt.Errorf("%s: found a chat template of %d bytes, wanted at most %d of UTF-8", where, len(text), maxTemplate)
 	}
+	if strings.TrimSpace(text) == "" {
+		return nil, fmt.Errorf("%s: found an empty chat template, which would leave out every prompt", where)
+	}
 	c := &chatTemplate{where: where, text: text}
 	c.compile = sync.OnceValues(c.parse)
 	return c, nil

@@ -46,6 +46,8 @@ func TestOpenErrors(t *testing.T) {
 		{"merge of one", "CLIPTokenizer", clip, text("merges.txt", "#version: 0.2\ni n\nabc\n"), `merges.txt:3: found "abc", wanted two tokens`},
 		{"merge of three", "CLIPTokenizer", clip, text("merges.txt", "i n g\n"), `merges.txt:1: found "i n g"`},
 		{"merge of unknown", "CLIPTokenizer", clip, text("merges.txt", "#version: 0.2\n\ni nnn\n"), `merges.txt:3: merge of "i" and "nnn": token "nnn" is not in the vocabulary`},
+		{"empty merges", "CLIPTokenizer", clip, text("merges.txt", ""), "merges.txt: found no merges"},
+		{"merges without a merge", "CLIPTokenizer", clip, text("merges.txt", "#version: 0.2\n\n"), "merges.txt: found no merges"},
 		{"merges not text", "CLIPTokenizer", clip, text("merges.txt", "\xff \xfe\n"), "merges.txt: found bytes that are not UTF-8"},
 		{"merges a folder", "CLIPTokenizer", clip, func(dir string) {
 			if err := os.Remove(filepath.Join(dir, "merges.txt")); err != nil {

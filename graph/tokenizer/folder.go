@@ -201,6 +201,10 @@ func readMerges(vocab map[string]int32, path string) (map[string]int32, [][2]str
 		merges = append(merges, [2]string{a, b})
 		lines = append(lines, line)
 	}
+	if merges == nil {
+		// transformers takes such a file, and makes other tokens of every text.
+		return nil, nil, nil, fmt.Errorf("%s: found no merges, wanted a pair of tokens a line", path)
+	}
 	return vocab, merges, func(i int) string { return fmt.Sprintf("%s:%d", path, lines[i]) }, nil
 }
 
