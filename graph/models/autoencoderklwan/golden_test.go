@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { golden.Main(m) }
 
-// cases are the pipelines of the reference with such an autoencoder.
-var cases = []string{"wan-t2v", "wan22-t2v", "tp-wan", "qwen-image", "tp-qwen"}
+// cases are pipelines of the reference with such an autoencoder.
+var cases = []string{"wan-t2v", "tp-wan", "qwen-image", "tp-qwen"}
 
 // residual is the pipeline with an autoencoder of Wan 2.2's form.
 const residual = "wan-ti2v"
@@ -201,11 +201,11 @@ func decode(g *golden.Case, cfg Config, z *tensors.Tensor) golden.Output {
 
 // TestGoldenDecode decodes the latents of whole runs: one, two and three chunks, landscape and portrait, one and two pictures.
 func TestGoldenDecode(t *testing.T) {
-	for _, run := range []string{"wan-t2v/a", "wan-t2v/b", "wan-t2v/one-frame", "qwen-image/a", "qwen-image/b", "qwen-image/batch2", residual + "/a"} {
+	for _, run := range []string{"wan-t2v/a", "wan-t2v/b", "wan-t2v/one-frame", "qwen-image/a", "qwen-image/b", "qwen-image/batch2", "tp-wan/a", "tp-qwen/a", residual + "/a"} {
 		t.Run(run, func(t *testing.T) {
 			name, prefix, _ := strings.Cut(run, "/")
 			g, cfg := open(t, name)
-			if prefix != "a" {
+			if prefix != "a" || strings.HasPrefix(name, "tp-") {
 				g.Light()
 			}
 			g.Check(prefix+"/vae_out", decode(g, cfg, g.F32(prefix+"/vae_in")))
@@ -217,8 +217,11 @@ func TestGoldenEncode(t *testing.T) {
 	for _, name := range append([]string{residual}, cases...) {
 		t.Run(name, func(t *testing.T) {
 			g, cfg := open(t, name)
-			if name != "wan-t2v" {
+			if name != "wan-t2v" && name != residual {
 				g.Light()
+			}
+			if !g.Has("vae_encode/in") {
+				t.Skip("the part of the reference in testdata has no encoded picture")
 			}
 			x := g.F32("vae_encode/in")
 			d := x.Shape().Dimensions

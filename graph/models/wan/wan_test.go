@@ -67,6 +67,9 @@ func TestGolden(t *testing.T) {
 			if name != "wan-t2v" {
 				g.Light()
 			}
+			if !g.Has(run + "/transformer/0/out/0") {
+				t.Skip("the part of the reference in testdata has no call of this transformer")
+			}
 			calls := []string{"0", "1"}
 			if run == "no-guidance" {
 				calls = calls[:1]
