@@ -202,7 +202,7 @@ func variants(run string) [][2]string {
 
 // goldenPipelines are the reference pipelines that TestGoldens runs.
 var goldenPipelines = []string{
-	"flux1-dev", "flux1-schnell", "flux2-dev", "flux2-klein", "tp-flux2", "sd15", "sd2", "sdxl", "qwen-image", "sd3", "tp-qwen", "tp-sd3",
+	"flux1-dev", "flux1-schnell", "tp-flux1", "flux2-dev", "flux2-klein", "tp-flux2", "sd15", "sd2", "sdxl", "qwen-image", "sd3", "tp-qwen", "tp-sd3",
 	"wan-t2v", "wan22-t2v", "tp-wan", "z-image",
 }
 
