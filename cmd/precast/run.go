@@ -40,11 +40,13 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	frames := fs.Int("num-frames", 0, "frames of a video, one more than a multiple of 4 (default: Wan 81)")
 	picture := fs.String("image", "", "picture to start from, a PNG, JPEG or GIF `FILE`: image-to-image, for Stable Diffusion, SDXL and FLUX.1")
 	strength := fs.Float64("strength", 0, "with --image: how much of it is replaced, 0 to 1; so many of the steps are done (default: Stable Diffusion 0.8, SDXL 0.3, FLUX.1 0.6)")
-	steps := fs.Int("num-inference-steps", 0, "denoising steps (default: FLUX.1 28, Stable Diffusion 50)")
-	guidance := fs.Float64("guidance-scale", 0, "guidance scale (default: FLUX.1 3.5, with an image 7; SDXL 5; Stable Diffusion 7.5)")
+	steps := fs.Int("num-inference-steps", 0, "denoising steps (default: the pipeline's, such as FLUX.1 28, Stable Diffusion 50)")
+	guidance := fs.Float64("guidance-scale", 0, "guidance scale (default: the pipeline's, such as FLUX.1 3.5, with an image 7; SDXL 5; Stable Diffusion 7.5)")
 	guidance2 := fs.Float64("guidance-scale-2", 0, "Wan 2.2: guidance scale of the second expert (default: that of the first)")
-	trueCFG := fs.Float64("true-cfg-scale", 1, "FLUX.1: classifier-free guidance with the negative prompt, above 1")
+	trueCFG := fs.Float64("true-cfg-scale", 1, "FLUX.1 and Qwen-Image: classifier-free guidance with the negative prompt, above 1")
 	fs.Float64Var(&r.GuidanceRescale, "guidance-rescale", 0, "Stable Diffusion: rescale the guided prediction, 0 to 1")
+	fs.BoolVar(&r.CFGNormalization, "cfg-normalization", false, "Z-Image: hold the guided prediction to the size of the prompt's")
+	truncation := fs.Float64("cfg-truncation", 1, "Z-Image: no guidance past this part of the way, 0 to 1")
 	fs.Float64Var(&r.Eta, "eta", 0, "DDIM: amount of noise added, 0 to 1")
 	for _, size := range []struct {
 		name string
@@ -63,7 +65,7 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	fs.BoolVar(&r.VAETiling, "vae-tiling", false, "decode (and encode) in overlapping tiles, so that large pictures take less memory; changes the picture a little")
 	fs.BoolVar(&r.VAESlicing, "vae-slicing", false, "decode a picture at a time: always so, the flag is accepted for scripts")
 	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion: layers of CLIP to leave out at its end")
-	length := fs.Int("max-sequence-length", 0, "FLUX.1: text tokens of T5 (default 512)")
+	length := fs.Int("max-sequence-length", 0, "text tokens, where a pipeline has a choice (default: its own, such as FLUX.1 512)")
 	images := fs.Int("num-images-per-prompt", 1, "pictures of each prompt")
 	fs.VarP((*floats)(&r.Sigmas), "sigmas", "", "noise levels in place of the scheduler's own")
 	fs.VarP((*floats)(&r.Timesteps), "timesteps", "", "timesteps in place of the scheduler's own")
@@ -82,6 +84,9 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 		r.NumFrames = *frames
 		if fs.Changed("guidance-scale") {
 			r.GuidanceScale = guidance
+		}
+		if fs.Changed("cfg-truncation") {
+			r.CFGTruncation = truncation
 		}
 		if fs.Changed("true-cfg-scale") {
 			r.TrueCFGScale = trueCFG
