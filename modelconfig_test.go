@@ -112,7 +112,15 @@ type lowering struct {
 	Seconds    float64
 	// PeakKB is the largest resident set of the process.
 	PeakKB int64
+	// Text is the length of the longest program's StableHLO text, and Program its name.
+	Text    int64
+	Program string
 }
+
+// programText is the most bytes of StableHLO text that the programs of a network may have, by regions. They hold no tables: weights, rotary tables and
+// masks are arguments, since XLA folds constants for minutes, and a message of its has 2 GB at most (docs/bugs.md, row 57). Cut into blocks, a network
+// is small, and FLUX.1's rotary table alone would be past the bound. The longest whole one is Wan's, whose attention over 32 760 tokens is 40 times in pieces.
+var programText = map[string]int64{"inline": 8_000_000, "split": 400_000}
 
 const childVariable = "PRECAST_TEST_MODEL_CONFIG"
 
@@ -142,7 +150,10 @@ func TestModelConfigs(t *testing.T) {
 				}
 				// Where other work takes the processors, the time on the clock says little.
 				seconds := min(got.Seconds, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
-				t.Logf("%.2f s, peak %d MB", seconds, got.PeakKB/1000)
+				t.Logf("%.2f s, peak %d MB, at most %d bytes of StableHLO, in %s", seconds, got.PeakKB/1000, got.Text, got.Program)
+				if most := programText[regions]; got.Text > most {
+					t.Errorf("%s: %d bytes of StableHLO, wanted at most %d", got.Program, got.Text, most)
+				}
 				// The race detector takes several times the time and memory.
 				if !raceDetector && (seconds > 5 || got.PeakKB > 500_000) {
 					t.Errorf("%.2f s and %d MB, wanted at most 5 s and 500 MB", seconds, got.PeakKB/1000)
@@ -181,6 +192,11 @@ func lowerModelConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := lowering{Components: report.Components, Seconds: time.Since(start).Seconds()}
+	for _, q := range report.Programs {
+		if q.Bytes > out.Text {
+			out.Text, out.Program = q.Bytes, q.Name
+		}
+	}
 	status, err := os.Open("/proc/self/status")
 	if err != nil {
 		t.Fatal(err)
