@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"maps"
 	"os"
@@ -18,6 +19,7 @@ import (
 // imageRun is a run in testdata/imagetoimage/golden.json.
 type imageRun struct {
 	Model     string `json:"model"`
+	Over      string `json:"over"` // folder with other components
 	Variant   string `json:"variant"`
 	Scheduler string `json:"scheduler"` // class that replaces the checkpoint's, or empty
 	Picture   string `json:"picture"`   // empty for text-to-image
@@ -34,6 +36,7 @@ type imageRun struct {
 		ClipSkip             int      `json:"clip_skip"`
 		Height               int      `json:"height"`
 		Width                int      `json:"width"`
+		NumFrames            int      `json:"num_frames"`
 		Steps                int      `json:"num_inference_steps"`
 		Strength             *float64 `json:"strength"`
 		GuidanceScale        *float64 `json:"guidance_scale"`
@@ -88,12 +91,16 @@ func TestImageToImage(t *testing.T) {
 }
 
 func (r *imageRun) check(t *testing.T, file *checkpoint.File, name string, cfg precast.Config) {
-	dir := changedModel(t, filepath.Join("testdata", "tiny", r.Model, "model"), r.Changes)
+	folders := []string{filepath.Join("testdata", "tiny", r.Model, "model")}
+	if r.Over != "" {
+		folders = append(folders, filepath.Join("testdata", r.Over, "model"))
+	}
+	dir := changedModel(t, folders, r.Changes)
 	cfg.Scheduler, cfg.Variant = r.Scheduler, r.Variant
 	p := openPipeline(t, dir, cfg)
 	c := r.Call
 	req := &precast.Request{
-		Prompt: []string{c.Prompt}, Height: c.Height, Width: c.Width, NumInferenceSteps: c.Steps, NumImagesPerPrompt: r.Count, Seed: r.Seed,
+		Prompt: []string{c.Prompt}, Height: c.Height, Width: c.Width, NumFrames: c.NumFrames, NumInferenceSteps: c.Steps, NumImagesPerPrompt: r.Count, Seed: r.Seed,
 		Strength: c.Strength, GuidanceScale: c.GuidanceScale, GuidanceRescale: c.GuidanceRescale, TrueCFGScale: c.TrueCFGScale, MaxSequenceLength: c.MaxSequenceLength,
 		OriginalSize: c.OriginalSize, CropsCoordsTopLeft: c.CropsCoordsTopLeft, NegativeOriginalSize: c.NegativeOriginalSize, NegativeTargetSize: c.NegativeTargetSize,
 		TargetSize: c.TargetSize, NegativeCropsCoordsTopLeft: c.NegativeCrops, ClipSkip: c.ClipSkip, VAETiling: r.Tiling,
@@ -146,49 +153,57 @@ func (r *imageRun) check(t *testing.T, file *checkpoint.File, name string, cfg p
 	t.Logf("latents %.2g off, %d of %d values of the pictures by 1", d.Rel, differ, len(got))
 }
 
-// changedModel is a checkpoint folder, or a copy of it (by links) with changed fields of configs.
-func changedModel(t *testing.T, dir string, changes map[string]map[string]any) string {
+// changedModel is a checkpoint folder, or a copy of it (by links): with what a second folder has in place of its own, and changed fields of configs.
+func changedModel(t *testing.T, folders []string, changes map[string]map[string]any) string {
 	t.Helper()
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(changes) == 0 {
-		return dir
+	if len(folders) == 1 && len(changes) == 0 {
+		return folders[0]
 	}
 	out := t.TempDir()
-	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	for _, dir := range folders {
+		dir, err := filepath.Abs(dir)
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		name, err := filepath.Rel(dir, path)
+		err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			name, err := filepath.Rel(dir, path)
+			if err != nil {
+				return err
+			}
+			to := filepath.Join(out, name)
+			if d.IsDir() {
+				if name != "." {
+					err = os.RemoveAll(to)
+				}
+				return errors.Join(err, os.MkdirAll(to, 0o777))
+			}
+			if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			fields, changed := changes[filepath.ToSlash(name)]
+			if !changed {
+				return os.Symlink(path, to)
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			config := map[string]any{}
+			if err := json.Unmarshal(data, &config); err != nil {
+				return err
+			}
+			maps.Copy(config, fields)
+			if data, err = json.Marshal(config); err != nil {
+				return err
+			}
+			return os.WriteFile(to, data, 0o666)
+		})
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		to := filepath.Join(out, name)
-		fields, changed := changes[filepath.ToSlash(name)]
-		switch {
-		case d.IsDir():
-			return os.MkdirAll(to, 0o777)
-		case !changed:
-			return os.Symlink(path, to)
-		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		config := map[string]any{}
-		if err := json.Unmarshal(data, &config); err != nil {
-			return err
-		}
-		maps.Copy(config, fields)
-		if data, err = json.Marshal(config); err != nil {
-			return err
-		}
-		return os.WriteFile(to, data, 0o666)
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return out
 }

@@ -100,7 +100,7 @@ func TestQwenImageRequests(t *testing.T) {
 		{"neither", func(r *precast.Request) { r.NegativePrompt = nil }, ""},
 		{"second prompt", func(r *precast.Request) { r.Prompt2 = []string{"x"} }, "prompt_2: QwenImagePipeline has no such argument"},
 		{"clip skip", func(r *precast.Request) { r.ClipSkip = 1 }, "clip_skip: QwenImagePipeline has no such argument"},
-		{"tiles", func(r *precast.Request) { r.VAETiling = true }, "vae_tiling: QwenImagePipeline has no such argument"},
+		{"a picture", func(r *precast.Request) { r.Image = &precast.Image{Height: 1, Width: 1, RGB: make([]byte, 3)} }, "image: QwenImagePipeline has no such argument"},
 		{"odd", func(r *precast.Request) { r.Width = 40 }, "width: found 40, wanted a multiple of 16 from 16 to 16384; the nearest is 48"},
 		{"sigmas", func(r *precast.Request) { r.NumInferenceSteps, r.Sigmas = 0, []float64{1, 0.5} }, ""},
 		{"many steps", func(r *precast.Request) { r.NumInferenceSteps = 1 << 40 }, "found 1099511627776, wanted at most 100000"},

@@ -118,18 +118,7 @@ func (a autoencoder) decode(ctx context.Context, ex Executor, r *Request, unpack
 	if tiles == nil {
 		return decodeImages(ctx, ex, r, unpack, a.decoder(h, w), latents, s)
 	}
-	out, err := ex.Run(ctx, unpack, map[string]Tensor{"latents": latents})
-	latents.Free()
-	if err != nil {
-		return nil, err
-	}
-	defer tensors(out).free()
-	var images []Image
-	for k := range s.Batch {
-		z := out[fmt.Sprintf("latents%d", k)]
-		if err := observeTensor(ctx, r, "vae_in", z); err != nil {
-			return nil, err
-		}
+	return decodeImagesWith(ctx, ex, r, unpack, latents, s, func(z Tensor) ([]float32, error) {
 		data, err := z.Read(ctx)
 		if err != nil {
 			return nil, err
@@ -138,11 +127,8 @@ func (a autoencoder) decode(ctx context.Context, ex Executor, r *Request, unpack
 		if err != nil {
 			return nil, err
 		}
-		v := tiles.Join(parts, a.OutChannels)
-		r.observe("vae_out", hostFloats(v, 1, a.OutChannels, s.Height, s.Width))
-		images = append(images, toImage(v, s.Height, s.Width))
-	}
-	return images, nil
+		return tiles.Join(parts, a.OutChannels), nil
+	})
 }
 
 // runTiles runs a network of one input and one output on every tile of a tensor [1, channels, H, W] in dtype.

@@ -260,11 +260,9 @@ func newScheduler(ck *checkpoint.Checkpoint, override string, adjust func(*check
 	if override != "" {
 		return scheduler.Parse(override, cfg)
 	}
-	class := comp.Class
-	if own := cfg.Class(); own != "" && own != class {
-		// diffusers goes by model_index.json. Who edits the scheduler's config means what is there.
-		ck.Note("%s names %s and model_index.json %s: the first is taken", cfg.File(), own, class)
-		class = own
+	if own := cfg.Class(); own != "" && own != comp.Class {
+		ck.Note("%s names %s and model_index.json %s: the second is taken, as in diffusers; --scheduler %s, or that class in model_index.json, gives the first",
+			cfg.File(), own, comp.Class, own)
 	}
-	return scheduler.New(class, cfg)
+	return scheduler.New(comp.Class, cfg)
 }

@@ -94,7 +94,7 @@ func (p *qwenImagePipeline) Scheduler() string { return p.scheduler.Class }
 func (p *qwenImagePipeline) multiple() int { return 2 * p.vae.SpatialFactor() }
 
 func (p *qwenImagePipeline) Defaults(r *Request) error {
-	errs := refuse(r, p.Class(), "negative_prompt", "sigmas", "true_cfg_scale", "max_sequence_length")
+	errs := refuse(r, p.Class(), "negative_prompt", "sigmas", "true_cfg_scale", "max_sequence_length", "vae_tiling")
 	for _, side := range []*int{&r.Height, &r.Width} {
 		if *side == 0 {
 			*side = 128 * p.vae.SpatialFactor()
@@ -126,7 +126,7 @@ func (p *qwenImagePipeline) Defaults(r *Request) error {
 		embeds["negative_prompt_embeds"], embeds["negative_prompt_embeds_mask"] = embeds["prompt_embeds"], embeds["prompt_embeds_mask"]
 	}
 	s := p.Sizes(r)
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(s), checkLatents(r, p.latents(s)...))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(s), checkLatents(r, p.latents(s)...), checkVideoTiling(p.vae, r))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r, p.tokens(s))
@@ -137,7 +137,7 @@ func (p *qwenImagePipeline) Defaults(r *Request) error {
 }
 
 func (p *qwenImagePipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
 func (p *qwenImagePipeline) CheckSizes(s Sizes) error {
@@ -193,13 +193,13 @@ func (p *qwenImagePipeline) programs(s Sizes) *qwenPrograms {
 			Component: "transformer", Stage: StageDenoise,
 			Spec: fmt.Sprintf("%dx%d image tokens, %d text tokens, %v", s.Batch, h*w, s.MaxSequenceLength, graph.DTypeName(denoise)),
 		},
-		unpack: p.unpackProgram(s.Batch, h, w),
-		decoder: &Program{
-			Network:   autoencoderklwan.NewDecoder(p.vae, autoencoderklwan.Sizes{Batch: 1, Height: 2 * h, Width: 2 * w, DType: decode}),
-			Component: "vae", Stage: StageDecode, Spec: fmt.Sprintf("1x%dx%d %v", 2*h, 2*w, graph.DTypeName(decode)),
-		},
+		unpack:  p.unpackProgram(s.Batch, h, w),
+		decoder: videoDecoder(p.vae, decode, 2*h, 2*w, autoencoderklwan.Only, false),
 	}
 }
+
+// latentSide is a side of the latents, which are packed 2x2.
+func (p *qwenImagePipeline) latentSide(pixels int) int { return pixels / p.multiple() * 2 }
 
 // unpackProgram turns packed latents [B, h*w, 4C] into what the decoder takes: for each picture [1, C, 1, 2h, 2w] at its scale (_unpack_latents; element
 // 4c+2p+q of token (i, j) is latent pixel (2i+p, 2j+q) of channel c).
@@ -249,7 +249,7 @@ func (p *qwenImagePipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	for _, kind := range []stepKind{plain, tokenNormed} {
 		programs = append(programs, stepProgram(p.latents(s), schedule.Slots, kind, p.opts.DTypeFor("transformer")))
 	}
-	return append(programs, ps.unpack, ps.decoder), nil
+	return append(append(programs, ps.unpack), videoDecoders(p.vae, p.opts.DTypeFor("vae"), 1, p.latentSide(s.Height), p.latentSide(s.Width), s.VAETiling)...), nil
 }
 
 func (p *qwenImagePipeline) ActivationBytes(s Sizes) int64 {
@@ -259,6 +259,9 @@ func (p *qwenImagePipeline) ActivationBytes(s Sizes) int64 {
 	// Of a layer of the text encoder: the stream and its norm, the two halves of the feed-forward and their product.
 	text := length * ((2*int64(p.text.HiddenSize)+3*int64(p.text.IntermediateSize))*int64(p.opts.DTypeFor("text_encoder").Size()) + length*4)
 	// Of the decoder's last block, which has the picture's size: a residual block's input, its norm and its convolution's result.
+	if s.VAETiling {
+		s.Height, s.Width = min(s.Height, videoTileSide), min(s.Width, videoTileSide)
+	}
 	decoder := int64(s.Height) * int64(s.Width) * int64(p.vae.DecoderBaseDim*p.vae.DimMult[0]) * 4 * 3
 	return max(transformer, text, decoder)
 }
@@ -451,7 +454,21 @@ func (p *qwenImagePipeline) Denoise(ctx context.Context, ex Executor, r *Request
 func (p *qwenImagePipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
 	s := p.Sizes(r)
 	ps := p.programs(s)
-	return decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s)
+	tiles := videoTiles(p.vae, p.latentSide(s.Height), p.latentSide(s.Width), s.VAETiling)
+	if tiles == nil {
+		return decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s)
+	}
+	return decodeImagesWith(ctx, ex, r, ps.unpack, latents, s, func(z Tensor) ([]float32, error) {
+		data, err := z.Read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		frames, err := decodeVideoTiles(ctx, ex, p.vae, p.opts.DTypeFor("vae"), tiles, [][]byte{data})
+		if err != nil {
+			return nil, err
+		}
+		return frames[0], nil
+	})
 }
 
 func (p *qwenImagePipeline) Extra(r *Request, _ int) map[string]any {

@@ -12,6 +12,7 @@ import (
 
 	"precast/graph"
 	"precast/graph/checkpoint"
+	"precast/graph/scheduler"
 )
 
 // editedCheckpoint is a copy of a tiny checkpoint's configs with changed fields, by the config's path; a nil value takes a field away.
@@ -130,25 +131,33 @@ func TestSDXLUpcast(t *testing.T) {
 	}
 }
 
-// TestEditedScheduler: the class that a user writes into the scheduler's config is the one that runs, and a note says that model_index.json has another.
+// TestEditedScheduler edits the class of the scheduler: in both files it runs, in its config alone model_index.json's does, as in diffusers, and a
+// note says so.
 func TestEditedScheduler(t *testing.T) {
-	ck := editedCheckpoint(t, "sd15", map[string]map[string]any{"scheduler/scheduler_config.json": {"_class_name": "EulerDiscreteScheduler"}})
-	p, err := New(ck, Options{DType: float32Type})
-	if err != nil {
-		t.Fatal(err)
+	index := func(class string) map[string]any { return map[string]any{"scheduler": []any{"diffusers", class}} }
+	config := func(class string) map[string]any { return map[string]any{"_class_name": class} }
+	for _, class := range scheduler.Known() {
+		ck := editedCheckpoint(t, "sd15", map[string]map[string]any{"scheduler/scheduler_config.json": config(class), "model_index.json": index(class)})
+		p := mustOpen(t, ck)
+		if p.Scheduler() != class || len(ck.Notes()) > 0 {
+			t.Errorf("%s: found %s, notes %v", class, p.Scheduler(), ck.Notes())
+		}
+		if err := p.Defaults(request(nil)); err != nil {
+			t.Errorf("%s: %v", class, err)
+		}
+		if p = mustOpen(t, editedCheckpoint(t, "sd15", map[string]map[string]any{"model_index.json": index(class)})); p.Scheduler() != class {
+			t.Errorf("%s in model_index.json: found %s", class, p.Scheduler())
+		}
 	}
-	if got := p.Scheduler(); got != "EulerDiscreteScheduler" {
+	ck := editedCheckpoint(t, "sd15", map[string]map[string]any{"scheduler/scheduler_config.json": config("EulerDiscreteScheduler")})
+	if got := mustOpen(t, ck).Scheduler(); got != "PNDMScheduler" {
 		t.Errorf("scheduler %s", got)
 	}
-	if notes := strings.Join(ck.Notes(), "\n"); !strings.Contains(notes, "names EulerDiscreteScheduler and model_index.json PNDMScheduler") {
+	if notes := strings.Join(ck.Notes(), "\n"); !strings.Contains(notes, "names EulerDiscreteScheduler and model_index.json PNDMScheduler: the second is taken") {
 		t.Errorf("notes: %s", notes)
 	}
-	both := map[string]map[string]any{"scheduler/scheduler_config.json": {"_class_name": "DDIMScheduler"}, "model_index.json": {"scheduler": []any{"diffusers", "DDIMScheduler"}}}
-	if p, err = New(editedCheckpoint(t, "sd15", both), Options{DType: float32Type}); err != nil || p.Scheduler() != "DDIMScheduler" {
-		t.Errorf("both edited: %v", err)
-	}
-	if _, err = New(editedCheckpoint(t, "sd15", map[string]map[string]any{"scheduler/scheduler_config.json": {"_class_name": "KDPM2DiscreteScheduler"}}), Options{DType: float32Type}); err == nil ||
-		!strings.Contains(err.Error(), "KDPM2DiscreteScheduler") || !strings.Contains(err.Error(), "DDIMScheduler") {
+	_, err := New(editedCheckpoint(t, "sd15", map[string]map[string]any{"model_index.json": index("KDPM2DiscreteScheduler")}), Options{DType: float32Type})
+	if err == nil || !strings.Contains(err.Error(), "KDPM2DiscreteScheduler") || !strings.Contains(err.Error(), "DDIMScheduler") {
 		t.Errorf("an unknown class: %v", err)
 	}
 }

@@ -106,29 +106,32 @@ func batch(ex Executor, rows [][]float32, perPrompt int, dtype graph.DType, dims
 
 // decodeImages unpacks latents, which it frees, and runs the decoder on one picture's latents after the other.
 func decodeImages(ctx context.Context, ex Executor, req *Request, unpack, decoder *Program, latents Tensor, s Sizes) ([]Image, error) {
+	return decodeImagesWith(ctx, ex, req, unpack, latents, s, func(z Tensor) ([]float32, error) {
+		res, err := ex.Run(ctx, decoder, map[string]Tensor{"latents": z})
+		if err != nil {
+			return nil, err
+		}
+		z.Free()
+		defer res["sample"].Free()
+		return readFloats(ctx, res["sample"], "vae", "the decoded picture's values")
+	})
+}
+
+// decodeImagesWith unpacks latents, which it frees, and decodes one picture's after the other: decode gives its planes [3, H, W].
+func decodeImagesWith(ctx context.Context, ex Executor, req *Request, unpack *Program, latents Tensor, s Sizes, decode func(z Tensor) ([]float32, error)) ([]Image, error) {
 	out, err := ex.Run(ctx, unpack, map[string]Tensor{"latents": latents})
 	latents.Free()
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		for _, t := range out {
-			t.Free()
-		}
-	}()
+	defer tensors(out).free()
 	var images []Image
 	for k := range s.Batch {
 		z := out[fmt.Sprintf("latents%d", k)]
 		if err := observeTensor(ctx, req, "vae_in", z); err != nil {
 			return nil, err
 		}
-		res, err := ex.Run(ctx, decoder, map[string]Tensor{"latents": z})
-		if err != nil {
-			return nil, err
-		}
-		z.Free()
-		v, err := readFloats(ctx, res["sample"], "vae", "the decoded picture's values")
-		res["sample"].Free()
+		v, err := decode(z)
 		if err != nil {
 			return nil, err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"precast/graph"
 	"precast/graph/checkpoint"
+	"precast/graph/models/autoencoderkl"
 	"precast/graph/models/autoencoderklwan"
 	"precast/graph/models/t5"
 	"precast/graph/models/wan"
@@ -148,7 +149,7 @@ const (
 )
 
 func (p *wanPipeline) Defaults(r *Request) error {
-	errs := refuse(r, p.Class(), "negative_prompt", "num_frames", "guidance_scale_2", "max_sequence_length")
+	errs := refuse(r, p.Class(), "negative_prompt", "num_frames", "guidance_scale_2", "max_sequence_length", "vae_tiling")
 	if r.Height == 0 {
 		r.Height = 480
 	}
@@ -182,7 +183,7 @@ func (p *wanPipeline) Defaults(r *Request) error {
 	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > wanMaxSequence {
 		errs = append(errs, fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", r.MaxSequenceLength, wanMaxSequence))
 	}
-	errs = append(errs, p.roundSizes(r))
+	errs = append(errs, p.roundSizes(r), checkVideoTiling(p.vae, r))
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.t5.Model}}
 	if p.kind(r) == guided {
 		embeds["negative_prompt_embeds"] = embeds["prompt_embeds"]
@@ -224,7 +225,7 @@ func (p *wanPipeline) roundSizes(r *Request) error {
 }
 
 func (p *wanPipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, Frames: r.NumFrames, MaxSequenceLength: r.MaxSequenceLength}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, Frames: r.NumFrames, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
 func (p *wanPipeline) CheckSizes(s Sizes) error {
@@ -299,17 +300,8 @@ func (p *wanPipeline) programs(s Sizes) *wanPrograms {
 }
 
 func (p *wanPipeline) decoder(s Sizes, chunk autoencoderklwan.Chunk) *Program {
-	d, dtype := p.dims(s), p.opts.DTypeFor("vae")
-	n := autoencoderklwan.NewDecoder(p.vae, autoencoderklwan.Sizes{Batch: 1, Height: d[3], Width: d[4], DType: dtype, Chunk: chunk})
-	q := &Program{
-		Network: n, Component: "vae", Stage: StageDecode,
-		Spec: fmt.Sprintf("1x%dx%d, %s, %v", d[3], d[4], chunk, graph.DTypeName(dtype)),
-	}
-	if chunk == autoencoderklwan.Later {
-		// The pasts are as large as the next chunk's, which take their place.
-		q.Donate = n.Outputs[1:]
-	}
-	return q
+	d := p.dims(s)
+	return videoDecoder(p.vae, p.opts.DTypeFor("vae"), d[3], d[4], chunk, false)
 }
 
 // latentFrame names frame f of video k among the results of unpack.
@@ -364,11 +356,8 @@ func (p *wanPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 			}
 		}
 	}
-	out = append(out, ps.unpack, ps.first)
-	if ps.later != nil {
-		out = append(out, ps.later)
-	}
-	return out, nil
+	d := p.dims(s)
+	return append(append(out, ps.unpack), videoDecoders(p.vae, p.opts.DTypeFor("vae"), d[2], d[3], d[4], s.VAETiling)...), nil
 }
 
 func (p *wanPipeline) ActivationBytes(s Sizes) int64 {
@@ -377,6 +366,9 @@ func (p *wanPipeline) ActivationBytes(s Sizes) int64 {
 	tokens := int64(d[2]/cfg.PatchSize[0]) * int64(d[3]/cfg.PatchSize[1]) * int64(d[4]/cfg.PatchSize[2])
 	// Query, key, value, the stream and its norm in float32 too, and the feed-forward's inner width.
 	transformer := int64(s.Batch) * tokens * (int64(cfg.Dim())*(8*size+8) + int64(cfg.FFNDim)*size)
+	if s.VAETiling {
+		s.Height, s.Width = min(s.Height, videoTileSide), min(s.Width, videoTileSide)
+	}
 	ps := p.programs(s)
 	decoder := ps.first
 	frames := int64(1)
@@ -611,6 +603,9 @@ func (p *wanPipeline) decodeVideo(ctx context.Context, ex Executor, r *Request, 
 	var images []Image
 	var given, made videoParts // for observers
 	d := p.dims(s)
+	if tiles := videoTiles(p.vae, d[3], d[4], s.VAETiling); tiles != nil {
+		return p.decodeTiles(ctx, ex, r, tiles, s, k, chunks)
+	}
 	for f := range d[2] {
 		z, decoder := chunks[latentFrame(k, f)], ps.first
 		if f > 0 {
@@ -642,6 +637,44 @@ func (p *wanPipeline) decodeVideo(ctx context.Context, ex Executor, r *Request, 
 		if r.Observe != nil {
 			made.add(v, 3, n)
 		}
+		for i := range n {
+			images = append(images, toImage(frameOf(v, i, n), s.Height, s.Width))
+		}
+	}
+	if r.Observe != nil {
+		r.observe("vae_in", given.join(d[1], d[3], d[4]))
+		r.observe("vae_out", made.join(3, s.Height, s.Width))
+	}
+	return images, nil
+}
+
+// decodeTiles is decodeVideo in tiles.
+func (p *wanPipeline) decodeTiles(ctx context.Context, ex Executor, r *Request, tiles *autoencoderkl.Tiles, s Sizes, k int, chunks map[string]Tensor) ([]Image, error) {
+	var latents [][]byte
+	var given, made videoParts // for observers
+	d := p.dims(s)
+	for f := range d[2] {
+		z := chunks[latentFrame(k, f)]
+		v, err := readFloats(ctx, z, "transformer", "the latents of the decoder")
+		if err != nil {
+			return nil, err
+		}
+		given.add(v, d[1], 1)
+		data, err := z.Read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		latents = append(latents, data)
+		z.Free()
+	}
+	frames, err := decodeVideoTiles(ctx, ex, p.vae, p.opts.DTypeFor("vae"), tiles, latents)
+	if err != nil {
+		return nil, err
+	}
+	var images []Image
+	for _, v := range frames {
+		n := len(v) / (3 * s.Height * s.Width)
+		made.add(v, 3, n)
 		for i := range n {
 			images = append(images, toImage(frameOf(v, i, n), s.Height, s.Width))
 		}

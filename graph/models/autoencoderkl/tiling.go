@@ -47,34 +47,24 @@ type Tiles struct {
 
 // Decode cuts latents of that size, in latent pixels. It is nil where one tile holds them all.
 func (t Tiling) Decode(height, width int) *Tiles {
-	if height <= t.Latent && width <= t.Latent {
-		return nil
-	}
-	g := cut(height, width, t.Latent)
-	f := t.Sample / t.Latent
-	g.outHeight, g.outWidth = height*f, width*f
-	g.blend = t.Sample / overlapParts
-	g.limit = t.Sample - g.blend
-	return g
+	return NewTiles(height, width, t.Latent, t.Latent-t.Latent/overlapParts, t.Sample, t.Sample-t.Sample/overlapParts)
 }
 
 // Encode cuts a picture of that size, in pixels. It is nil where one tile holds it.
 func (t Tiling) Encode(height, width int) *Tiles {
-	if height <= t.Sample && width <= t.Sample {
-		return nil
-	}
-	g := cut(height, width, t.Sample)
-	f := t.Sample / t.Latent
-	g.outHeight, g.outWidth = height/f, width/f
-	g.blend = t.Latent / overlapParts
-	g.limit = t.Latent - g.blend
-	return g
+	return NewTiles(height, width, t.Sample, t.Sample-t.Sample/overlapParts, t.Latent, t.Latent-t.Latent/overlapParts)
 }
 
-// cut lays tiles of that side over a tensor; those at the lower and right edge are what is left.
-func cut(height, width, side int) *Tiles {
-	g := &Tiles{height: height, width: width}
-	stride := side - side/overlapParts
+// NewTiles lays tiles of that side over a tensor, one every stride; those at the lower and right edge are what is left. What a network makes
+// of a tile has sides of outSide, of which outStride are kept: outSide/side is outStride/stride. It is nil where one tile holds the tensor.
+func NewTiles(height, width, side, stride, outSide, outStride int) *Tiles {
+	if height <= side && width <= side {
+		return nil
+	}
+	g := &Tiles{
+		height: height, width: width, outHeight: height * outSide / side, outWidth: width * outSide / side,
+		blend: outSide - outStride, limit: outStride,
+	}
 	for y := 0; y < height; y += stride {
 		g.Columns = 0
 		for x := 0; x < width; x += stride {
@@ -84,6 +74,9 @@ func cut(height, width, side int) *Tiles {
 	}
 	return g
 }
+
+// OutSize is the height and width of what Join makes.
+func (g *Tiles) OutSize() (height, width int) { return g.outHeight, g.outWidth }
 
 // Sizes lists the different heights and widths of tiles, nine at most: the last two of a row or column may be cut.
 func (g *Tiles) Sizes() [][2]int {

@@ -60,11 +60,38 @@ type Sizes struct {
 // Results after "sample", and arguments after "latents" in a Later chunk, are the pasts, in the same order and by the same names:
 // [B, 2, H', W', C].
 func NewDecoder(cfg Config, s Sizes) trace.Network {
+	return decoderNetwork(cfg, s, func(x *ml.Node) *ml.Node { return ml.ClipScalar(unpatchify(x, cfg.PatchSize), -1, 1) })
+}
+
+// NewTileDecoder is NewDecoder for a tile of a picture: tiles are joined before the pixels of patches are put in their places and clamped, so
+// that sample is [B, out_channels, F, H*f/p, W*f/p], p being cfg.PatchSize. Unpatchify and a clamp are the rest.
+func NewTileDecoder(cfg Config, s Sizes) trace.Network {
+	return decoderNetwork(cfg, s, func(x *ml.Node) *ml.Node { return x })
+}
+
+func decoderNetwork(cfg Config, s Sizes, finish func(x *ml.Node) *ml.Node) trace.Network {
 	in := trace.Input{Name: "latents", Shape: shapes.Make(s.DType, s.Batch, cfg.ZDim, 1, s.Height, s.Width)}
 	return network(cfg, s, "vae.decoder", in, []string{"sample"}, cfg.decoderPasts(s), func(m *model, x *ml.Node) []*ml.Node {
 		z := nn.CausalConv3D(m.Ctx, "post_quant_conv", nn.ToNTHWC(x), nil, cfg.ZDim, [3]int{1, 1, 1})
-		return []*ml.Node{nn.ToNCTHW(ml.ClipScalar(unpatchify(m.decoder(z), cfg.PatchSize), -1, 1))}
+		return []*ml.Node{nn.ToNCTHW(finish(m.decoder(z)))}
 	})
+}
+
+// Unpatchify puts the pixels of patches in their places: v [C p^2, F, h, w] -> [C, F, h p, w p]. Of channel (c p + a) p + b, b is the row within the
+// patch and a the column.
+func Unpatchify(v []float32, p, frames, h, w int) []float32 {
+	if p == 1 {
+		return v
+	}
+	out := make([]float32, len(v))
+	for i, x := range v {
+		col, rest := i%w, i/w
+		row, rest := rest%h, rest/h
+		f, channel := rest%frames, rest/frames
+		b, a, c := channel%p, channel/p%p, channel/(p*p)
+		out[((c*frames+f)*h*p+row*p+b)*w*p+col*p+a] = x
+	}
+	return out
 }
 
 // NewEncoder is the network "vae.encoder", or "vae.encoder_later", that encodes the frames of one latent frame: "sample" [B, channels, F, H, W] in the range -1 to 1, F the number of frames of the

@@ -39,6 +39,16 @@ RUNS = {
     "flux-batch": ("flux1-dev", FLUX, None, "odd", 11, 2, False, dict(
         prompt=CAT, negative_prompt=BAD, true_cfg_scale=2.0, height=96, width=64, strength=0.55, num_inference_steps=6, max_sequence_length=48)),
     "flux-text-tiled": ("flux1-dev", "FluxPipeline", None, None, 12, 1, True, dict(prompt=CAT, height=64, width=96, num_inference_steps=2, max_sequence_length=48)),
+    "flux2-text-tiled": ("tp-flux2", "Flux2KleinPipeline", None, None, 19, 1, True, dict(prompt=CAT, height=64, width=96, num_inference_steps=2, max_sequence_length=48)),
+    "z-image-text-tiled": ("z-image", "ZImagePipeline", None, None, 20, 1, True, dict(
+        prompt=CAT, guidance_scale=0.0, height=64, width=96, num_inference_steps=2, max_sequence_length=48)),
+    # Tiles of these have 256 pixels.
+    "qwen-text-tiled": ("tp-qwen", "QwenImagePipeline", None, None, 16, 1, True, dict(
+        prompt=CAT, negative_prompt=BAD, true_cfg_scale=3.0, height=288, width=64, num_inference_steps=2, max_sequence_length=48)),
+    "wan-text-tiled": ("tp-wan", "WanPipeline", None, None, 17, 1, True, dict(
+        prompt=CAT, negative_prompt=BAD, height=32, width=272, num_frames=5, num_inference_steps=2, max_sequence_length=48)),
+    "wan22-text-tiled": ("tp-wan", "WanPipeline", None, None, 18, 1, True, dict(
+        prompt=CAT, guidance_scale=1.0, height=32, width=288, num_frames=5, num_inference_steps=2, max_sequence_length=48)),
 }
 
 # Fields of configs that a run changes: of model_index.json and of the VAE's config.
@@ -46,6 +56,9 @@ CHANGES = {
     "sdxl-config": {"model_index.json": {"force_zeros_for_empty_prompt": False}, "vae/config.json": {"latents_mean": [0.5, -0.25, 1.0, 0.1], "latents_std": [1.5, 0.7, 2.0, 1.1]}},
 }
 CHANGES["sdxl-config-image"] = CHANGES["sdxl-config"]
+
+# A folder with other components, beside which the rest is the named folder's.
+OVER = {"wan22-text-tiled": "wan-ti2v"}
 
 
 def pictures():
@@ -62,6 +75,12 @@ def run(name, given):
     variant = "fp16" if folder == "sdxl" else ""  # of that one only these files are here
     pipe = getattr(diffusers, cls).from_pretrained(HERE.parent / "tiny" / folder / "model", variant=variant or None, torch_dtype=torch.float32)
     pipe.set_progress_bar_config(disable=True)
+    if over := OVER.get(name, ""):
+        model = HERE.parent / over / "model"
+        pipe.transformer = diffusers.WanTransformer3DModel.from_pretrained(model / "transformer", torch_dtype=torch.float32)
+        pipe.vae = diffusers.AutoencoderKLWan.from_pretrained(model / "vae", torch_dtype=torch.float32)
+        pipe.register_to_config(expand_timesteps=True)
+        pipe.vae_scale_factor_spatial = pipe.vae.config.scale_factor_spatial
     changes = CHANGES.get(name, {})
     pipe.register_to_config(**changes.get("model_index.json", {}))
     pipe.vae.register_to_config(**changes.get("vae/config.json", {}))
@@ -76,11 +95,15 @@ def run(name, given):
         return {}
 
     generators = [torch.Generator("cpu").manual_seed(seed + k) for k in range(count)]
-    args = dict(call, generator=generators if count > 1 else generators[0], num_images_per_prompt=count, callback_on_step_end=seen)
+    args = dict(call, generator=generators if count > 1 else generators[0], callback_on_step_end=seen)
+    args["num_videos_per_prompt" if "num_frames" in call else "num_images_per_prompt"] = count
     if picture:
         args["image"] = Image.fromarray(given[picture])
-    images = pipe(**args).images
-    info = dict(model=folder, variant=variant, scheduler=scheduler or "", picture=picture, seed=seed, count=count, tiling=tiling, changes=changes, call=call)
+    if "num_frames" in call:
+        images = sum(pipe(**args, output_type="pil").frames, [])
+    else:
+        images = pipe(**args).images
+    info = dict(model=folder, over=over, variant=variant, scheduler=scheduler or "", picture=picture, seed=seed, count=count, tiling=tiling, changes=changes, call=call)
     return info, torch.stack(latents), torch.from_numpy(np.stack([np.array(i) for i in images]))
 
 
