@@ -77,10 +77,12 @@ func toFloat32(v []float64) []float32 {
 	return out
 }
 
+// maxBatch is the most pictures of a request.
+const maxBatch = 1024
+
 func checkBatch(b int) error {
-	const largest = 1024
-	if b < 1 || b > largest {
-		return fmt.Errorf("batch: found %d pictures, wanted 1 to %d", b, largest)
+	if b < 1 || b > maxBatch {
+		return fmt.Errorf("batch: found %d pictures, wanted 1 to %d", b, maxBatch)
 	}
 	return nil
 }

@@ -210,8 +210,9 @@ func (r *Request) check() error {
 	if r.NumInferenceSteps < 1 && len(r.Sigmas) == 0 && len(r.Timesteps) == 0 {
 		add("num_inference_steps: found %d, wanted 1 or more", r.NumInferenceSteps)
 	}
-	if r.NumImagesPerPrompt < 1 {
-		add("num_images_per_prompt: found %d, wanted 1 or more", r.NumImagesPerPrompt)
+	if r.NumImagesPerPrompt < 1 || r.NumImagesPerPrompt > maxBatch {
+		// The batch is a product, which may overflow to a size that is fine.
+		add("num_images_per_prompt: found %d, wanted 1 to %d", r.NumImagesPerPrompt, maxBatch)
 	}
 	if r.ClipSkip < 0 {
 		add("clip_skip: found %d, wanted 0 or more", r.ClipSkip)

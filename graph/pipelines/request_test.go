@@ -59,7 +59,7 @@ func TestRequestErrors(t *testing.T) {
 		},
 		{"seconds for some", flux, func(r *Request) { r.Prompt2 = []string{"n", "m"} }, []string{"prompt_2: 2 texts for 1 prompts"}},
 		{"negative steps", sd, func(r *Request) { r.NumInferenceSteps = -1 }, []string{"num_inference_steps: found -1, wanted 1 or more"}},
-		{"no pictures", sd, func(r *Request) { r.NumImagesPerPrompt = 0 }, []string{"num_images_per_prompt: found 0, wanted 1 or more"}},
+		{"no pictures", sd, func(r *Request) { r.NumImagesPerPrompt = 0 }, []string{"num_images_per_prompt: found 0, wanted 1 to 1024"}},
 		{"negative clip skip", sd, func(r *Request) { r.ClipSkip = -1 }, []string{"clip_skip: found -1, wanted 0 or more"}},
 		{"clip skip", sd, func(r *Request) { r.ClipSkip = 100 }, []string{"clip_skip: found 100, wanted less than the text encoder's"}},
 		{"guidance NaN", sd, func(r *Request) { r.GuidanceScale = ptr(math.NaN()) }, []string{"guidance_scale: found NaN, wanted a finite number"}},
