@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -235,8 +236,23 @@ func (e *engine) specKey(p *pipelines.Program) (cache.Key, error) {
 // contentKey identifies an executable by its program's text and what compiled it.
 func (e *engine) contentKey(p *lower.Program) cache.Key {
 	k := cache.NewKey("program", p.Name, "content", p.Fingerprint())
+	for _, name := range slices.Sorted(maps.Keys(e.compileOptions(p).Overrides)) {
+		k.Fields = append(k.Fields, cache.NewKey("override", name).Fields...)
+	}
 	k.Fields = append(k.Fields, e.backend.identity...)
 	return k
+}
+
+// compileOptions are the options that a program is compiled with. XLA on the CPU widens half-precision weights to float32 before a product; its scheduler,
+// which looks for operations that can run beside one another, would widen all of a model's weights first, and their copies would take more memory
+// than the weights. Without it they are widened as they are needed.
+func (e *engine) compileOptions(p *lower.Program) backends.CompileOptions {
+	const scheduler = "xla_cpu_scheduler_type"
+	half := slices.ContainsFunc(p.Params, func(q lower.Param) bool { return q.Kind == graph.Weight && q.Shape.DType.Size() == 2 })
+	if !half || e.backend.name == "go" || e.backend.client.Platform() != "cpu" || strings.Contains(os.Getenv("XLA_FLAGS"), scheduler) {
+		return backends.CompileOptions{}
+	}
+	return backends.CompileOptions{Overrides: map[string]any{scheduler: "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}}
 }
 
 func (e *engine) pipeline(after func(int, string, *graph.Module, time.Duration) error) *passes.Pipeline {
@@ -283,6 +299,7 @@ func (e *engine) getAll(ctx context.Context, programs []*pipelines.Program) erro
 		// Two sizes of one program find their folders one after the other.
 		group.SetLimit(1)
 	}
+	compiles := e.stats.counted("compile")
 	errs := make([]error, len(programs))
 	var failed atomic.Bool
 	for i, p := range programs {
@@ -305,6 +322,11 @@ func (e *engine) getAll(ctx context.Context, programs []*pipelines.Program) erro
 		if err != nil {
 			return err
 		}
+	}
+	if e.stats.counted("compile") > compiles && e.willRun {
+		// The weights come next, and what tracing and compiling took is not needed again.
+		debug.FreeOSMemory()
+		pjrt.Trim()
 	}
 	return nil
 }
@@ -718,7 +740,7 @@ func (e *engine) compileOne(ctx context.Context, p *pipelines.Program, prog *low
 		return nil, 0, false, &CompileNeededError{Program: prog.Name, Key: key.Digest()}
 	}
 	start := time.Now()
-	exe, err = e.backend.client.Compile(ctx, prog, backends.CompileOptions{})
+	exe, err = e.backend.client.Compile(ctx, prog, e.compileOptions(prog))
 	e.stats.time(p.Name, "compile", start)
 	e.stats.count(p.Name, "compile")
 	if err != nil {

@@ -64,6 +64,13 @@ func (s *Stats) count(component, what string) {
 	s.component(component).Counts[what]++
 }
 
+// counted tells how often something has happened.
+func (s *Stats) counted(what string) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.Counts[what]
+}
+
 func (s *Stats) bytes(what string, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,6 +29,13 @@ func invoke(address uintptr, args unsafe.Pointer) uintptr {
 	return r
 }
 
+// trim gives memory that the C library has kept free back to the system, where that library can.
+func trim() {
+	if f, err := purego.Dlsym(purego.RTLD_DEFAULT, "malloc_trim"); err == nil && f != 0 {
+		purego.SyscallN(f, 0)
+	}
+}
+
 // newCallback makes a C function of a Go one. It is never freed: call it once for each function.
 func newCallback(f func(errorHandle, userArg uintptr)) uintptr {
 	return purego.NewCallback(f)
