@@ -110,7 +110,7 @@ func measureRSS(t *testing.T, args []string) {
 	fmt.Printf("RSS %s\n", data)
 }
 
-// bigFlux is the tiny FLUX.1-dev with a transformer of two gigabytes in bfloat16, in shards.
+// bigFlux is the tiny FLUX.1-dev with a transformer of four gigabytes in bfloat16, in shards.
 func bigFlux(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -128,7 +128,7 @@ func bigFlux(t *testing.T) string {
 		}
 	}
 	editJSON(t, filepath.Join(transformer, "config.json"), map[string]any{
-		"attention_head_dim": 128, "num_attention_heads": 16, "axes_dims_rope": []int{16, 56, 56}, "num_layers": 4, "num_single_layers": 6,
+		"attention_head_dim": 128, "num_attention_heads": 16, "axes_dims_rope": []int{16, 56, 56}, "num_layers": 7, "num_single_layers": 14,
 	})
 	ck, err := checkpoint.Open(dir)
 	if err != nil {
