@@ -32,6 +32,20 @@ func everyPipeline(t *testing.T, f func(t *testing.T, name string)) {
 	}
 }
 
+// onBackends runs f on the Go backend and, when there is time, on PJRT.
+func onBackends(t *testing.T, f func(t *testing.T, backend string)) {
+	backends := []string{"go"}
+	if long() {
+		backends = append(backends, "pjrt")
+	}
+	for _, backend := range backends {
+		t.Run(backend, func(t *testing.T) {
+			needBackend(t, backend)
+			f(t, backend)
+		})
+	}
+}
+
 // carriedModel is the folder of a checkpoint in testdata, which is not to be written to. The reference folder's checkpoints of the same name may
 // have more files and be another size.
 func carriedModel(t *testing.T, name string) string {
@@ -173,29 +187,33 @@ func TestEveryPipelineCounts(t *testing.T) {
 // TestEveryPipelineBatch: picture k of a batch is the one that its seed makes alone (bugs.md, row 32).
 func TestEveryPipelineBatch(t *testing.T) {
 	everyPipeline(t, func(t *testing.T, name string) {
-		dir := carriedModel(t, name)
-		p := openPipeline(t, dir, precast.Config{Backend: "go", NoCache: true})
-		r := smallRequest(p.Class())
-		r.NumInferenceSteps = 2
-		r.Prompt, r.NumImagesPerPrompt = []string{"a cat", "a photo of an astronaut"}, 2
-		batch := result(t, p, dir, r)
-		if len(batch) != 4 {
-			t.Fatalf("found %d pictures, wanted 4", len(batch))
-		}
-		for k, together := range batch {
-			alone := *r
-			alone.Prompt, alone.NumImagesPerPrompt, alone.Seed = r.Prompt[k/2:k/2+1], 1, r.Seed+uint64(k)
-			got := result(t, p, dir, &alone)[0]
-			if !near(got, together, hasDecoder(t, dir)) {
-				t.Errorf("picture %d of the batch is not what its seed makes alone", k)
-			}
-			for j, other := range batch[:k] {
-				if near(other, together, hasDecoder(t, dir)) {
-					t.Errorf("pictures %d and %d of the batch are the same", j, k)
-				}
-			}
-		}
+		onBackends(t, func(t *testing.T, backend string) { checkBatch(t, name, backend) })
 	})
+}
+
+func checkBatch(t *testing.T, name, backend string) {
+	dir := carriedModel(t, name)
+	p := openPipeline(t, dir, precast.Config{Backend: backend, NoCache: true})
+	r := smallRequest(p.Class())
+	r.NumInferenceSteps = 2
+	r.Prompt, r.NumImagesPerPrompt = []string{"a cat", "a photo of an astronaut"}, 2
+	batch := result(t, p, dir, r)
+	if len(batch) != 4 {
+		t.Fatalf("found %d pictures, wanted 4", len(batch))
+	}
+	for k, together := range batch {
+		alone := *r
+		alone.Prompt, alone.NumImagesPerPrompt, alone.Seed = r.Prompt[k/2:k/2+1], 1, r.Seed+uint64(k)
+		got := result(t, p, dir, &alone)[0]
+		if !near(got, together, hasDecoder(t, dir)) {
+			t.Errorf("picture %d of the batch is not what its seed makes alone", k)
+		}
+		for j, other := range batch[:k] {
+			if near(other, together, hasDecoder(t, dir)) {
+				t.Errorf("pictures %d and %d of the batch are the same", j, k)
+			}
+		}
+	}
 }
 
 // near compares pictures within 1 of 255, or latents in float32 within the limit of a run: sums over a batch may be taken in another order.
@@ -215,41 +233,45 @@ func near(a, b []byte, pictures bool) bool {
 // and the result is the same.
 func TestEveryPipelineArtifact(t *testing.T) {
 	everyPipeline(t, func(t *testing.T, name string) {
-		dir, cacheDir := carriedModel(t, name), t.TempDir()
-		p := openPipeline(t, dir, precast.Config{Backend: "go", CacheDir: cacheDir})
-		r := smallRequest(p.Class())
-		s, err := p.SizesFor(r)
-		must(t, err)
-		artifact := filepath.Join(t.TempDir(), "x.precast")
-		o := precast.CompileOptions{Shapes: []precast.Sizes{s}, Request: *smallRequest(p.Class()), Output: artifact}
-		if !hasDecoder(t, dir) {
-			o.Components, o.Output = []string{"text_encoder", "transformer", "unet", "text_encoder_2", "transformer_2"}, ""
-			o.Components = slices.DeleteFunc(o.Components, func(c string) bool {
-				_, err := os.Stat(filepath.Join(dir, c))
-				return err != nil
-			})
-		}
-		_, err = p.Compile(t.Context(), o)
-		must(t, err)
-		want := result(t, p, dir, r)
-		must(t, p.Close())
-		check := func(what, path string, cfg precast.Config) {
-			t.Helper()
-			cfg.Backend, cfg.CacheOnly = "go", true
-			q := openPipeline(t, path, cfg)
-			defer q.Close()
-			if got := result(t, q, dir, smallRequest(q.Class())); !slices.EqualFunc(got, want, bytes.Equal) {
-				t.Errorf("%s: another result", what)
-			}
-			if c := q.Stats().Counts; c["trace"]+c["passes"]+c["lower"]+c["compile"] != 0 {
-				t.Errorf("%s: made programs: %v", what, c)
-			}
-		}
-		check("cache", dir, precast.Config{CacheDir: cacheDir})
-		if o.Output != "" {
-			check("artifact", artifact, precast.Config{NoCache: true})
-		}
+		onBackends(t, func(t *testing.T, backend string) { checkArtifact(t, name, backend) })
 	})
+}
+
+func checkArtifact(t *testing.T, name, backend string) {
+	dir, cacheDir := carriedModel(t, name), t.TempDir()
+	p := openPipeline(t, dir, precast.Config{Backend: backend, CacheDir: cacheDir})
+	r := smallRequest(p.Class())
+	s, err := p.SizesFor(r)
+	must(t, err)
+	artifact := filepath.Join(t.TempDir(), "x.precast")
+	o := precast.CompileOptions{Shapes: []precast.Sizes{s}, Request: *smallRequest(p.Class()), Output: artifact}
+	if !hasDecoder(t, dir) {
+		o.Components, o.Output = []string{"text_encoder", "transformer", "unet", "text_encoder_2", "transformer_2"}, ""
+		o.Components = slices.DeleteFunc(o.Components, func(c string) bool {
+			_, err := os.Stat(filepath.Join(dir, c))
+			return err != nil
+		})
+	}
+	_, err = p.Compile(t.Context(), o)
+	must(t, err)
+	want := result(t, p, dir, r)
+	must(t, p.Close())
+	check := func(what, path string, cfg precast.Config) {
+		t.Helper()
+		cfg.Backend, cfg.CacheOnly = backend, true
+		q := openPipeline(t, path, cfg)
+		defer q.Close()
+		if got := result(t, q, dir, smallRequest(q.Class())); !slices.EqualFunc(got, want, bytes.Equal) {
+			t.Errorf("%s: another result", what)
+		}
+		if c := q.Stats().Counts; c["trace"]+c["passes"]+c["lower"]+c["compile"] != 0 {
+			t.Errorf("%s: made programs: %v", what, c)
+		}
+	}
+	check("cache", dir, precast.Config{CacheDir: cacheDir})
+	if o.Output != "" {
+		check("artifact", artifact, precast.Config{NoCache: true})
+	}
 }
 
 // TestEveryPipelineSteps: a number of steps past the bound is refused before anything is made for it.

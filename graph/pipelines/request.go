@@ -195,8 +195,12 @@ func (r *Request) check() error {
 		name string
 		list []string
 	}{
-		{"prompt", r.Prompt}, {"prompt_2", r.Prompt2}, {"prompt_3", r.Prompt3},
-		{"negative_prompt", r.NegativePrompt}, {"negative_prompt_2", r.NegativePrompt2}, {"negative_prompt_3", r.NegativePrompt3},
+		{"prompt", r.Prompt},
+		{"prompt_2", r.Prompt2},
+		{"prompt_3", r.Prompt3},
+		{"negative_prompt", r.NegativePrompt},
+		{"negative_prompt_2", r.NegativePrompt2},
+		{"negative_prompt_3", r.NegativePrompt3},
 	} {
 		for i, s := range l.list {
 			if !utf8.ValidString(s) {
