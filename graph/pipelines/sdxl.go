@@ -14,7 +14,8 @@ import (
 )
 
 // sdxlPipeline is StableDiffusionXLPipeline (diffusers, pipelines/stable_diffusion_xl/pipeline_stable_diffusion_xl.py), without the refiner; with a picture
-// to start from, StableDiffusionXLImg2ImgPipeline (pipeline_stable_diffusion_xl_img2img.py).
+// to start from, StableDiffusionXLImg2ImgPipeline (pipeline_stable_diffusion_xl_img2img.py). No watermark is added: diffusers adds one where the
+// package invisible-watermark is installed.
 type sdxlPipeline struct {
 	unetPart
 	clip     [2]clip.Config
