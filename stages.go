@@ -82,7 +82,7 @@ func (p *Pipeline) Decode(ctx context.Context, req *Request, latents *HostTensor
 		if err != nil {
 			return err
 		}
-		out = &Result{Images: images, Frames: s.Frames, Params: pipelines.Describe(p.pipe, r)}
+		out = pipelines.NewOutput(p.pipe, r, images)
 		return nil
 	})
 	return out, err

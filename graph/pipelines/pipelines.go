@@ -157,7 +157,16 @@ func Generate(ctx context.Context, ex Executor, p Pipeline, r *Request) (*Output
 	if err != nil {
 		return nil, err
 	}
-	return &Output{Images: images, Frames: p.Sizes(r).Frames, Params: Describe(p, r)}, nil
+	return NewOutput(p, r, images), nil
+}
+
+// NewOutput are decoded pictures with what made them.
+func NewOutput(p Pipeline, r *Request, images []Image) *Output {
+	out := &Output{Images: images, Frames: p.Sizes(r).Frames, Params: Describe(p, r)}
+	if v, ok := p.(interface{ FPS() float64 }); ok {
+		out.FPS = v.FPS()
+	}
+	return out
 }
 
 // EncodeOnce is Encode, or the embeddings that the request brings along.

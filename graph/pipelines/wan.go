@@ -29,6 +29,7 @@ type wanPipeline struct {
 	scheduler *scheduler.Scheduler
 	// boundary is boundary_ratio: from that part of num_train_timesteps on downwards the second expert takes over. Nil: there is one.
 	boundary *float64
+	expand   bool         // expand_timesteps: it is TI2V-5B
 	encoder  *textEncoder // its length is the request's
 }
 
@@ -46,7 +47,7 @@ func newWan(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
 	}
 	// It gives each token a timestep of its own, so that a first frame that is given has 0. Without one they are all the same, and one timestep gives
 	// the same values.
-	index.Bool("expand_timesteps", false)
+	p.expand = index.Bool("expand_timesteps", false)
 	errs := []error{
 		index.Err(),
 		parse(ck, "text_encoder", t5.ParseConfig, &p.t5, "UMT5EncoderModel"),
@@ -723,6 +724,14 @@ func (p *videoParts) join(channels, h, w int) HostTensor {
 		total += n
 	}
 	return hostFloats(all, 1, channels, total, h, w)
+}
+
+// FPS is what the model was trained on: 24 frames a second for TI2V-5B, 16 for the others (the models' cards).
+func (p *wanPipeline) FPS() float64 {
+	if p.expand {
+		return 24
+	}
+	return 16
 }
 
 func (p *wanPipeline) Extra(r *Request, _ int) map[string]any {
