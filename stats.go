@@ -18,7 +18,8 @@ import (
 type Stats struct {
 	// Counts has trace, passes, lower, compile, cache_hit, cache_miss and execute.
 	Counts map[string]int64 `json:"counts"`
-	// Bytes has weights (brought to the device; of them mapped in place, copied since the file does not align them, converted from another dtype),
+	// Bytes has weights (brought to the device; of them mapped in place, copied since the file does not align them, converted from another dtype, folded
+	// with what LoRAs add),
 	// cache_written and executables.
 	Bytes map[string]int64 `json:"bytes"`
 	// Seconds has one entry a phase.

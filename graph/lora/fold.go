@@ -27,9 +27,12 @@ type factors struct {
 // taken in float32 and rounded once, to the type that the network computes with; diffusers rounds to the stored type after each
 // LoRA. All processors share the work, and only a few rows are in memory beside dst. A result that is no number any more is an error.
 func (s *Set) Fold(dst []byte, to dtypes.DType, component string, base checkpoint.Tensor) error {
-	rows := base.Shape[0]
-	if rows == 0 {
+	if base.Len() == 0 {
 		return nil
+	}
+	rows := 1
+	if len(base.Shape) > 0 {
+		rows = base.Shape[0]
 	}
 	cols := base.Len() / rows
 	var list []factors
@@ -66,8 +69,12 @@ func (s *Set) Fold(dst []byte, to dtypes.DType, component string, base checkpoin
 				return err
 			}
 			if i := checkpoint.NonFinite(out, to); i >= 0 {
+				i += lo * cols
+				if checkpoint.NonFinite(stored[i*storedElem:(i+1)*storedElem], base.DType) >= 0 {
+					return fmt.Errorf("%s: weight %q holds NaN or infinity at element %d", base.File.Path(), base.Key, i)
+				}
 				last := list[len(list)-1]
-				return fmt.Errorf("lora: %s: %s: weight %q of %s is NaN or infinite in %s with it (element %d)", last.file, last.name, base.Key, component, to, lo*cols+i)
+				return fmt.Errorf("lora: %s: %s: weight %q of %s is NaN or infinite in %s with it (element %d)", last.file, last.name, base.Key, component, to, i)
 			}
 		}
 	}

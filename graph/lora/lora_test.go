@@ -267,6 +267,90 @@ func TestTwoSpellings(t *testing.T) {
 	}
 }
 
+// TestNames finds layers by names that no golden has.
+func TestNames(t *testing.T) {
+	for _, c := range []struct{ model, name, want string }{
+		{fluxModel, "lora_te3_encoder_block_0_layer_0_SelfAttention_q", "text_encoder_2.encoder.block.0.layer.0.SelfAttention.q"},
+		{fluxModel, "text_encoders.t5xxl.transformer.encoder.block.1.layer.1.DenseReluDense.wo", "text_encoder_2.encoder.block.1.layer.1.DenseReluDense.wo"},
+		{fluxModel, "text_encoders.clip_l.transformer.text_model.encoder.layers.0.mlp.fc2", "text_encoder.text_model.encoder.layers.0.mlp.fc2"},
+		{fluxModel, "base_model.model.encoder.layers.0.mlp.fc2", "text_encoder.text_model.encoder.layers.0.mlp.fc2"},
+		{fluxModel, "lora_unet_time_in_in_layer", "transformer.time_text_embed.timestep_embedder.linear_1"},
+		{fluxModel, "lora_unet_guidance_in_out_layer", "transformer.time_text_embed.guidance_embedder.linear_2"},
+		{fluxModel, "diffusion_model.img_in", "transformer.x_embedder"},
+		{fluxModel, "diffusion_model.txt_in", "transformer.context_embedder"},
+		{fluxModel, "diffusion_model.final_layer.linear", "transformer.proj_out"},
+		{fluxModel, "single_blocks.2.linear1", "transformer.single_transformer_blocks.2.attn.to_q, transformer.single_transformer_blocks.2.attn.to_k, transformer.single_transformer_blocks.2.attn.to_v, transformer.single_transformer_blocks.2.proj_mlp"},
+		{fluxModel, "lora_unet_double_blocks_99_img_mlp_0", ""},
+		{fluxModel, "lora_unet_double_blocks_99999999999999999999_img_mlp_0", ""},
+		{fluxModel, "vae.decoder.conv_in", ""},
+		{fluxModel, "text_encoder", ""},
+		{sdModel, "lora_unet_input_blocks_1_1_transformer_blocks_0_attn1_to_q", "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"},
+		{sdModel, "lora_unet_middle_block_2_in_layers_2", "unet.mid_block.resnets.1.conv1"},
+		{sdModel, "lora_unet_input_blocks_0_0", "unet.conv_in"},
+		{sdModel, "lora_unet_input_blocks_0_1_x", ""},
+		{sdModel, "lora_unet_input_blocks_999_1_proj_in", ""},
+		{sdModel, "lora_te1_text_model_encoder_layers_0_self_attn_q_proj", "text_encoder.text_model.encoder.layers.0.self_attn.q_proj"},
+		{sdModel, "lora_te2_text_model_encoder_layers_0_self_attn_q_proj", ""},
+		{sdModel, "down_blocks.0.attentions.0.transformer_blocks.0.attn1.processor.to_out", "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_out.0"},
+		{sdModel, "lora_prior_x", ""},
+	} {
+		m, err := newModel(open(t, c.model))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if places, _, _ := m.resolve(c.name); modulesOf(places) != c.want {
+			t.Errorf("%s is %q, want %q", c.name, modulesOf(places), c.want)
+		}
+	}
+}
+
+// FuzzOpen reads files with any key, adapter and shape: no panic, and what is taken can be added.
+func FuzzOpen(f *testing.F) {
+	for _, key := range []string{
+		"transformer.transformer_blocks.0.attn.to_q", "lora_unet_double_blocks_0_img_attn_qkv", "base_model.model.x_embedder", "double_blocks.0.processor.qkv_lora1",
+		"text_encoder.text_model.encoder.layers.0.self_attn.to_q", "lora_te1_text_model_encoder_layers_0_mlp_fc1", "lora_transformer_x_embedder",
+	} {
+		f.Add(key, ".lora_A.weight", ".lora_B.weight", `{"transformer.r": 2, "transformer.rank_pattern": {"to_q": 2}}`, 2, 48, 48)
+		f.Add(key, ".lora_down.weight", ".lora_up.weight", "", 1, 32, 144)
+	}
+	ck, err := checkpoint.Open(fluxModel)
+	if err != nil {
+		f.Fatal(err)
+	}
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, key, down, up, metadata string, rank, in, out int) {
+		if rank < 0 || in < 0 || out < 0 || rank > 64 || in > 512 || out > 512 || key+down == key+up {
+			return
+		}
+		path := filepath.Join(dir, "x.safetensors")
+		m := map[string]string{metadataKey: metadata}
+		if err := checkpoint.WriteFile(path, []checkpoint.Item{item(key+down, rank, in), item(key+up, out, rank), item(key + ".alpha")}, m); err != nil {
+			return
+		}
+		s, err := Open(ck, []Spec{{path, 0.5}})
+		if err != nil {
+			return
+		}
+		defer s.Close()
+		for component, list := range s.updates {
+			comp, err := ck.Component(component)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tensors, err := comp.Tensors()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for key := range list {
+				w := tensors[key]
+				if err := s.Fold(make([]byte, 2*w.Len()), dtypes.BFloat16, component, w); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
+
 // TestFactors checks alpha / rank from each place that it can come from.
 func TestFactors(t *testing.T) {
 	ck := open(t, fluxModel)

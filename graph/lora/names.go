@@ -99,7 +99,7 @@ var foreignClasses = []string{"FluxPipeline", "StableDiffusionXLPipeline", "Stab
 // spelling ranks: where a file has a layer in two spellings, the first of these counts, as in diffusers.
 const (
 	spellDiffusers = iota
-	spellMixed     // lora_transformer_
+	spellMixed     // diffusers' names with underscores for dots
 	spellForeign
 )
 
@@ -176,6 +176,9 @@ func (m *model) resolve(name string) (places []place, rank int, foreign string) 
 		return m.flat("transformer", rest), spellMixed, "kohya"
 	}
 	if rest, ok := strings.CutPrefix(name, "lora_unet_"); ok {
+		if places = m.flat(m.denoiser, rest); places != nil {
+			return places, spellMixed, "kohya"
+		}
 		return m.original(rest), spellForeign, "kohya"
 	}
 	if strings.HasPrefix(name, "lora_te") || strings.HasPrefix(name, "lora_prior_") {
@@ -257,7 +260,7 @@ func (m *model) flat(component, name string) []place {
 	return nil
 }
 
-// original finds layers of the denoiser by a name with underscores for dots: in diffusers, or in the code that the model was published with.
+// original finds layers of the denoiser by a name with underscores for dots: in the code that the model was published with, or in diffusers.
 func (m *model) original(name string) []place {
 	if places := m.flat(m.denoiser, name); places != nil {
 		return places
