@@ -113,14 +113,18 @@ func TestErrors(t *testing.T) {
 		items    []checkpoint.Item
 		want     []string
 	}{
-		{"homeless", nil, with(item("transformer.transformer_blocks.9.attn.to_q.lora_A.weight", 2, 48), item("transformer.transformer_blocks.9.attn.to_q.lora_B.weight", 48, 2),
-			item("unet.conv_in.lora_A.weight", 2, 48), item("something.weight", 3)),
+		{
+			"homeless", nil, with(item("transformer.transformer_blocks.9.attn.to_q.lora_A.weight", 2, 48), item("transformer.transformer_blocks.9.attn.to_q.lora_B.weight", 48, 2),
+				item("unet.conv_in.lora_A.weight", 2, 48), item("something.weight", 3)),
 			[]string{
 				"keys that name no layer of this checkpoint (4)", "transformer.transformer_blocks.9.attn.to_q.lora_A.weight",
 				"transformer.transformer_blocks.9.attn.to_q.lora_B.weight", "unet.conv_in.lora_A.weight", "something.weight",
-			}},
-		{"norm", nil, with(item("transformer.transformer_blocks.0.attn.norm_q.lora_A.weight", 2, 16), item("transformer.transformer_blocks.0.attn.norm_q.lora_B.weight", 1, 2)),
-			[]string{"no layer", "norm_q.lora_A.weight", "norm_q.lora_B.weight"}},
+			},
+		},
+		{
+			"norm", nil, with(item("transformer.transformer_blocks.0.attn.norm_q.lora_A.weight", 2, 16), item("transformer.transformer_blocks.0.attn.norm_q.lora_B.weight", 1, 2)),
+			[]string{"no layer", "norm_q.lora_A.weight", "norm_q.lora_B.weight"},
+		},
 		{"kohya's T5 by the wrong number", nil, with(item("lora_te2_encoder_block_0_layer_0_SelfAttention_q.lora_down.weight", 2, 2)), []string{"no layer", "lora_te2_"}},
 		{"a checkpoint", nil, []checkpoint.Item{item("transformer_blocks.0.attn.to_q.weight", 48, 48)}, []string{"this is no LoRA", "MODULE.lora_A.weight"}},
 		{"empty", nil, nil, []string{"this is no LoRA"}},
@@ -128,8 +132,10 @@ func TestErrors(t *testing.T) {
 		{"rank 0", nil, []checkpoint.Item{item(q+".lora_A.weight", 0, 48), item(q+".lora_B.weight", 48, 0)}, []string{q, "ranks"}},
 		{"rows", nil, []checkpoint.Item{good[0], item(q+".lora_B.weight", 47, 2)}, []string{q, "47 rows", "[48 48]"}},
 		{"columns", nil, []checkpoint.Item{item(q+".lora_A.weight", 2, 64), good[1]}, []string{q, "[2 64]", "[48 48]"}},
-		{"a control LoRA's wider input", nil, with(item("transformer.x_embedder.lora_A.weight", 2, 64), item("transformer.x_embedder.lora_B.weight", 48, 2)),
-			[]string{"transformer.x_embedder", "[2 64]", "[48 32]"}},
+		{
+			"a control LoRA's wider input", nil, with(item("transformer.x_embedder.lora_A.weight", 2, 64), item("transformer.x_embedder.lora_B.weight", 48, 2)),
+			[]string{"transformer.x_embedder", "[2 64]", "[48 32]"},
+		},
 		{"vector", nil, []checkpoint.Item{item(q+".lora_A.weight", 96), good[1]}, []string{q, "wanted [rank, in]"}},
 		{"fused rows", nil, []checkpoint.Item{
 			item("lora_unet_double_blocks_0_img_attn_qkv.lora_down.weight", 2, 48), item("lora_unet_double_blocks_0_img_attn_qkv.lora_up.weight", 96, 2),
@@ -137,8 +143,10 @@ func TestErrors(t *testing.T) {
 		{"half", nil, good[:1], []string{q, "wanted both factors"}},
 		{"alpha alone", nil, with(item("transformer.x_embedder.alpha", 1)), []string{"transformer.x_embedder", "no factors"}},
 		{"alpha of two", nil, with(item(q+".alpha", 2)), []string{q + ".alpha has shape [2], wanted one number"}},
-		{"twice", nil, with(item("base_model.model.transformer_blocks.0.attn.to_q.lora_A.weight", 2, 48), item("base_model.model.transformer_blocks.0.attn.to_q.lora_B.weight", 48, 2)),
-			[]string{"found it as base_model.model.transformer_blocks.0.attn.to_q and as " + q}},
+		{
+			"twice", nil, with(item("base_model.model.transformer_blocks.0.attn.to_q.lora_A.weight", 2, 48), item("base_model.model.transformer_blocks.0.attn.to_q.lora_B.weight", 48, 2)),
+			[]string{"found it as base_model.model.transformer_blocks.0.attn.to_q and as " + q},
+		},
 		{"two ends", nil, with(item(q+".lora_down.weight", 2, 48)), []string{"found both " + q + ".lora_A.weight and " + q + ".lora_down.weight"}},
 		{"NaN", nil, []checkpoint.Item{good[0], nan}, []string{q + ".lora_B.weight holds NaN or infinity at element 7"}},
 		{"integers", nil, []checkpoint.Item{integer, good[1]}, []string{q, "wanted a floating-point type"}},
@@ -390,8 +398,10 @@ func TestFactors(t *testing.T) {
 		{"tensor", "", "", &alpha, "transformer.", 0.5 * 6 / 4},
 		{"header", `{"transformer.r": 4, "transformer.lora_alpha": 8}`, "", nil, "transformer.", 0.5 * 8 / 4},
 		{"header of another component", `{"text_encoder.r": 3}`, "", nil, "transformer.", 0.5},
-		{"header's patterns", `{"transformer.r": 2, "transformer.lora_alpha": 8, "transformer.rank_pattern": {"to_q": 4}, "transformer.alpha_pattern": {"o_q": 1, "attn\\.to_[qk]": 2, "to_q": 3}}`,
-			"", nil, "transformer.", 0.5 * 2 / 4},
+		{
+			"header's patterns", `{"transformer.r": 2, "transformer.lora_alpha": 8, "transformer.rank_pattern": {"to_q": 4}, "transformer.alpha_pattern": {"o_q": 1, "attn\\.to_[qk]": 2, "to_q": 3}}`,
+			"", nil, "transformer.", 0.5 * 2 / 4,
+		},
 		{"a whole name", `{"transformer.r": 2, "transformer.lora_alpha": 8, "transformer.rank_pattern": {"^single_transformer_blocks.1.attn.to_q": 4}}`, "", nil, "transformer.", 0.5 * 8 / 4},
 		{"rank-stabilised", `{"transformer.r": 4, "transformer.lora_alpha": 8, "transformer.use_rslora": true}`, "", nil, "transformer.", 0.5 * 8 / 2},
 		{"PEFT's file", "", `{"peft_type": "LORA", "r": 4, "lora_alpha": 12}`, nil, "base_model.model.", 0.5 * 12 / 4},
