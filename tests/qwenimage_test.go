@@ -53,7 +53,7 @@ func TestQwenImageBadCheckpoints(t *testing.T) {
 		},
 		{
 			"no deviation", fields("vae/config.json", map[string]any{"latents_std": []float64{1, 2}}),
-			[]string{"vae/config.json: latents_std: found 2 numbers, wanted one a latent channel: 16"},
+			[]string{"vae/config.json: latents_std: found 2 numbers, wanted as many as latent channels (z_dim): 16"},
 		},
 		{
 			"a scheduler without sigmas", index("scheduler", "diffusers", "DDIMScheduler"),

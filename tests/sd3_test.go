@@ -150,7 +150,7 @@ func TestStableDiffusion3BadCheckpoints(t *testing.T) {
 		},
 		{
 			"too narrow for CLIP", both(withoutT5, fields("transformer/config.json", map[string]any{"joint_attention_dim": 50})),
-			[]string{"text_encoder and text_encoder_2 give 56 numbers a token, transformer has joint_attention_dim 50; wanted at most as many"},
+			[]string{"text_encoder and text_encoder_2 have hidden_size 24 and 32, together 56, transformer has joint_attention_dim 50; wanted at most as many"},
 		},
 		{
 			"latent channels", fields("vae/config.json", map[string]any{"latent_channels": 16}),

@@ -234,7 +234,7 @@ func TestWanBadCheckpoints(t *testing.T) {
 		}, "num_frames: gives 2 in the latents, wanted a multiple of 3, the transformer's patch_size[0]"},
 		{"positions", fields("transformer_2/config.json", map[string]any{"rope_max_seq_len": 2}), "width: gives 3 positions, and the transformer has 2 (rope_max_seq_len)"},
 		{"layers", fields("transformer/config.json", map[string]any{"num_layers": 5}), `missing tensor "blocks.3.`},
-		{"statistics", fields("vae/config.json", map[string]any{"latents_std": []float64{1, 2}}), "vae/config.json: latents_std: found 2 numbers, wanted one a latent channel: 16"},
+		{"statistics", fields("vae/config.json", map[string]any{"latents_std": []float64{1, 2}}), "vae/config.json: latents_std: found 2 numbers, wanted as many as latent channels (z_dim): 16"},
 		{"factor", fields("vae/config.json", map[string]any{"scale_factor_temporal": 8}), "vae/config.json: scale_factor_temporal: found 8, wanted 4"},
 		{"vocabulary", fields("text_encoder/config.json", map[string]any{"vocab_size": 100}), "the embedding has 100 rows (vocab_size)"},
 	} {

@@ -63,8 +63,8 @@ func newStableDiffusion3(ck *checkpoint.Checkpoint, o Options) (Pipeline, error)
 		mustEqual(ck, "transformer", "out_channels", p.sd3.OutChannels, "vae", "latent_channels", p.vae.LatentChannels),
 	}
 	if width := p.clip[0].HiddenSize + p.clip[1].HiddenSize; width > p.sd3.JointDim {
-		errs = append(errs, fmt.Errorf("%s: the components do not fit together: text_encoder and text_encoder_2 give %d numbers a token, transformer has joint_attention_dim %d; wanted at most as many",
-			ck.Dir(), width, p.sd3.JointDim))
+		errs = append(errs, fmt.Errorf("%s: the components do not fit together: text_encoder and text_encoder_2 have hidden_size %d and %d, together %d, transformer has joint_attention_dim %d; wanted at most as many",
+			ck.Dir(), p.clip[0].HiddenSize, p.clip[1].HiddenSize, width, p.sd3.JointDim))
 	}
 	if p.t5 != nil {
 		errs = append(errs, mustEqual(ck, "transformer", "joint_attention_dim", p.sd3.JointDim, sd3Encoders[2], "d_model", p.t5.Model))

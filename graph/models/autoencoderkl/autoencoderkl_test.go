@@ -126,7 +126,7 @@ func TestParseConfigErrors(t *testing.T) {
 		{`{"act_fn": "relu"}`, `act_fn: not supported: found "relu", wanted "silu"`},
 		{`{"scaling_factor": 0}`, "scaling_factor: found 0, wanted a number above 0"},
 		{`{"shift_factor": "x"}`, `shift_factor: found the string "x", wanted a finite number`},
-		{`{"latents_mean": [0, 0, 0]}`, "latents_mean: found 3 numbers, wanted one a latent channel: 4"},
+		{`{"latents_mean": [0, 0, 0]}`, "latents_mean: found 3 numbers, wanted as many as latent_channels: 4"},
 		{`{"latents_std": [1, 1, 0, 1]}`, "latents_std: found [1 1 0 1], wanted numbers above 0"},
 		{`{"sample_size": 0}`, "sample_size: found [0], wanted one positive number or a height and a width"},
 		{`{"sample_size": [512, 768]}`, ""},

@@ -159,6 +159,6 @@ func blockTypes(cfg *checkpoint.Config, key, class, of string, blocks int) {
 
 func perLatentChannel(cfg *checkpoint.Config, key string, list []float64, channels int) {
 	if list != nil && len(list) != channels {
-		cfg.Problem(key, "found %d numbers, wanted one a latent channel: %d", len(list), channels)
+		cfg.Problem(key, "found %d numbers, wanted as many as latent_channels: %d", len(list), channels)
 	}
 }

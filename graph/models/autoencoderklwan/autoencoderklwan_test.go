@@ -64,7 +64,7 @@ func TestParseConfig(t *testing.T) {
 			"config.json: patch_size: found 2 with in_channels 3 and out_channels 3, wanted multiples of its square",
 		},
 		{"patch", `{"patch_size": 65, "scale_factor_spatial": 520}`, ClassWan, "config.json: patch_size: found 65, wanted at most 64"},
-		{"mean", `{"latents_mean": [1, 2]}`, ClassWan, "config.json: latents_mean: found 2 numbers, wanted one a latent channel: 16"},
+		{"mean", `{"latents_mean": [1, 2]}`, ClassWan, "config.json: latents_mean: found 2 numbers, wanted as many as latent channels (z_dim): 16"},
 		{"std", `{"z_dim": 2, "latents_mean": [1, 2], "latents_std": [1, 0]}`, ClassWan, "config.json: latents_std: found [1 0], wanted numbers above 0"},
 		{
 			"narrow", `{"base_dim": 1, "dim_mult": [1, 1], "temperal_downsample": [true], "scale_factor_spatial": 2, "scale_factor_temporal": 2}`, ClassWan,

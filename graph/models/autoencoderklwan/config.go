@@ -153,7 +153,7 @@ func (c *Config) checkBlocks(cfg *checkpoint.Config) {
 func (c *Config) checkLatents(cfg *checkpoint.Config) {
 	perChannel := func(key string, list []float64) {
 		if len(list) != c.ZDim {
-			cfg.Problem(key, "found %d numbers, wanted one a latent channel: %d", len(list), c.ZDim)
+			cfg.Problem(key, "found %d numbers, wanted as many as latent channels (z_dim): %d", len(list), c.ZDim)
 		}
 	}
 	perChannel("latents_mean", c.LatentsMean)

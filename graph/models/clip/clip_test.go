@@ -141,6 +141,7 @@ func TestParseConfig(t *testing.T) {
 	for _, tc := range []struct{ name, json, want string }{
 		{"defaults", `{}`, ""},
 		{"null", `{"hidden_size": null, "eos_token_id": null}`, ""},
+		{"one position", `{"max_position_embeddings": 1}`, "config.json: max_position_embeddings: found 1, wanted 2 or more: a text has a token before it and one behind it"},
 		{"negative", `{"num_hidden_layers": -3}`, "config.json: num_hidden_layers: found -3, wanted an integer of 1 or more"},
 		{"absurd", `{"num_hidden_layers": 1001}`, "config.json: num_hidden_layers: found 1001, wanted at most 1000"},
 		{"text", `{"vocab_size": "big"}`, `config.json: vocab_size: found the string "big", wanted an integer of 1 or more`},

@@ -48,6 +48,9 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 	if _, ok := nn.ActivationByName(cfg.HiddenAct); !ok {
 		c.Problem("hidden_act", "found %q, wanted one of %s", cfg.HiddenAct, strings.Join(nn.ActivationNames(), ", "))
 	}
+	if cfg.MaxPositions < 2 {
+		c.Problem("max_position_embeddings", "found %d, wanted 2 or more: a text has a token before it and one behind it", cfg.MaxPositions)
+	}
 	if cfg.Layers > 1000 {
 		c.Problem("num_hidden_layers", "found %d, wanted at most 1000", cfg.Layers)
 	}

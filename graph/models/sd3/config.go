@@ -64,7 +64,7 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 	}
 	for _, i := range cfg.DualAttentionLayers {
 		if i < 0 || i >= cfg.Layers {
-			c.Problem("dual_attention_layers", "found layer %d, wanted 0 to %d", i, cfg.Layers-1)
+			c.Problem("dual_attention_layers", "found layer %d, wanted 0 to %d: num_layers is %d", i, cfg.Layers-1, cfg.Layers)
 		}
 	}
 	switch norm := c.String("qk_norm", ""); norm {

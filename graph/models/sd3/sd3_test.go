@@ -133,7 +133,7 @@ func TestParseConfig(t *testing.T) {
 		{"absurd layers", `{"num_layers": 100000}`, "config.json: num_layers: found 100000, wanted at most 1000"},
 		{"table", `{"pos_embed_max_size": null}`, "config.json: pos_embed_max_size: not supported: found null, wanted the height and width of the table pos_embed.pos_embed in patches"},
 		{"absurd table", `{"pos_embed_max_size": 100000}`, "config.json: pos_embed_max_size: found 100000, wanted at most 4096"},
-		{"dual layer", `{"dual_attention_layers": [0, 18]}`, "config.json: dual_attention_layers: found layer 18, wanted 0 to 17"},
+		{"dual layer", `{"dual_attention_layers": [0, 18]}`, "config.json: dual_attention_layers: found layer 18, wanted 0 to 17: num_layers is 18"},
 		{"dual layers", `{"dual_attention_layers": 3}`, "config.json: dual_attention_layers: found 3, wanted a list of integers"},
 		{"norm", `{"qk_norm": "layer_norm"}`, `config.json: qk_norm: not supported: found "layer_norm", wanted null or "rms_norm"`},
 		{"caption", `{"num_attention_heads": 24}`, "config.json: caption_projection_dim: found 1152, wanted num_attention_heads x attention_head_dim, 1536"},

@@ -83,6 +83,9 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 			c.Problem(field.key, "found %d, wanted at most %d", field.n, field.bound)
 		}
 	}
+	if cfg.FreqDim < 2 {
+		c.Problem("freq_dim", "found %d, wanted 2 or more: a sine and a cosine", cfg.FreqDim)
+	}
 	if cfg.HeadDim%2 != 0 {
 		c.Problem("attention_head_dim", "found %d, wanted an even number: positions turn pairs of channels", cfg.HeadDim)
 	}

@@ -253,6 +253,7 @@ func TestParseConfig(t *testing.T) {
 		{"null", `{"out_channels": null, "image_dim": null, "added_kv_proj_dim": null, "pos_embed_seq_len": null}`, ""},
 		{"layers", `{"num_layers": -3}`, "config.json: num_layers: found -3, wanted 0 to 1000"},
 		{"heads", `{"num_attention_heads": 5000}`, "config.json: num_attention_heads: found 5000, wanted at most 4096"},
+		{"no frequency", `{"freq_dim": 1}`, "config.json: freq_dim: found 1, wanted 2 or more: a sine and a cosine"},
 		{"odd head", `{"attention_head_dim": 15}`, "config.json: attention_head_dim: found 15, wanted an even number: positions turn pairs of channels"},
 		{"patch", `{"patch_size": [2, 2]}`, "config.json: patch_size: found [2 2], wanted 3 numbers up to 64: time, height, width"},
 		{"norm", `{"qk_norm": "layer_norm"}`, `config.json: qk_norm: found "layer_norm", wanted one of rms_norm_across_heads`},
