@@ -220,7 +220,10 @@ func TestWanBadCheckpoints(t *testing.T) {
 		{"text encoder", index(map[string]any{"text_encoder": []string{"transformers", "T5EncoderModel"}}), `component "text_encoder" has class "T5EncoderModel"`},
 		{"vae", index(map[string]any{"vae": []string{"diffusers", "AutoencoderKL"}}), `component "vae" has class "AutoencoderKL"`},
 		{
-			"scheduler", fields("scheduler/scheduler_config.json", map[string]any{"_class_name": "EulerDiscreteScheduler", "prediction_type": "epsilon"}),
+			"scheduler", func(t *testing.T, dir string) {
+				index(map[string]any{"scheduler": []string{"diffusers", "EulerDiscreteScheduler"}})(t, dir)
+				fields("scheduler/scheduler_config.json", map[string]any{"prediction_type": "epsilon"})(t, dir)
+			},
 			"scheduler EulerDiscreteScheduler with this config can't drive WanPipeline: it scales the noise or the model's input",
 		},
 		{"width", fields("transformer_2/config.json", map[string]any{"text_dim": 32}), "transformer_2 has text_dim 32, text_encoder has d_model 24; they must be equal"},
