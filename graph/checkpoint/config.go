@@ -155,6 +155,12 @@ func (c *Config) Keys() []string { return slices.Clone(c.keys) }
 // Has tells whether key is there and not null.
 func (c *Config) Has(key string) bool { return c.value(key) != nil }
 
+// IsNull tells an explicit null from an absent key, for the few fields where null is not the default.
+func (c *Config) IsNull(key string) bool {
+	c.read[key] = true
+	return string(c.fields[key]) == "null"
+}
+
 // Raw returns the JSON text of key's value, nil when absent or null.
 func (c *Config) Raw(key string) json.RawMessage { return c.value(key) }
 
@@ -247,6 +253,26 @@ func (c *Config) PositiveInt(key string, def int) int {
 		return def
 	case v > maxCount:
 		c.Problem(key, "found %s, wanted an integer of at most %d", describe(raw), maxCount)
+		return def
+	}
+	return v
+}
+
+// IntIn returns an integer from least to most, def when absent.
+func (c *Config) IntIn(key string, def, least, most int) int {
+	v := c.Int(key, def)
+	if v < least || v > most {
+		c.Problem(key, "found %d, wanted %d to %d", v, least, most)
+		return def
+	}
+	return v
+}
+
+// PositiveIntUpTo is PositiveInt with a bound of the field's own.
+func (c *Config) PositiveIntUpTo(key string, def, most int) int {
+	v := c.PositiveInt(key, def)
+	if v > most {
+		c.Problem(key, "found %d, wanted at most %d", v, most)
 		return def
 	}
 	return v
@@ -364,6 +390,23 @@ func (c *Config) PositiveInts(key string, def []int) []int {
 		return def
 	}
 	return v
+}
+
+// RoPEAxes returns how a head's channels are split among the coordinates of a position, for rotary embeddings that turn pairs of channels: as
+// many even numbers as there are coordinates, whose sum is headDim, which messages call headKey.
+func (c *Config) RoPEAxes(key string, def []int, headKey string, headDim int) []int {
+	axes := c.PositiveInts(key, def)
+	sum := 0
+	for _, n := range axes {
+		sum += n
+		if n%2 != 0 {
+			c.Problem(key, "found %v, wanted even numbers", axes)
+		}
+	}
+	if len(axes) != len(def) || sum != headDim {
+		c.Problem(key, "found %v, wanted %d numbers with the sum %s %d", axes, len(def), headKey, headDim)
+	}
+	return axes
 }
 
 // Floats returns a list of finite numbers, def when absent.

@@ -32,7 +32,7 @@ var activations = map[string]Activation{
 }
 
 // wide runs f in float32 where x is half precision and rounds once.
-func wide(x *ml.Node, f Activation) *ml.Node { return toDType(f(widen(x)), x.DType()) }
+func wide(x *ml.Node, f Activation) *ml.Node { return ml.ConvertDType(f(widen(x)), x.DType()) }
 
 // GELU is the exact Gaussian error linear unit, x/2 (1 + erf(x/sqrt 2)) (https://arxiv.org/abs/1606.08415).
 func GELU(x *ml.Node) *ml.Node {

@@ -82,7 +82,7 @@ func attend(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
 		seen = ml.BroadcastToDims(mask, scores.Shape().Dimensions...)
 		scores = ml.Where(seen, scores, ml.BroadcastToDims(ml.Scalar(q.Graph(), scores.DType(), -math.MaxFloat32), scores.Shape().Dimensions...))
 	default:
-		scores = ml.Add(scores, toDType(mask, scores.DType()))
+		scores = ml.Add(scores, ml.ConvertDType(mask, scores.DType()))
 	}
 	p := ml.Exp(ml.Sub(scores, overLast(ml.ReduceMax(scores, -1), scores)))
 	if seen != nil {
@@ -94,8 +94,8 @@ func attend(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
 		// The largest of the seen scores gives 1, so only a sum of nothing is below 1.
 		sum = ml.MaxScalar(sum, 1.0)
 	}
-	out := ml.Dot(toDType(p, dtype), v).General([]int{p.Rank() - 1}, []int{0, 1}, []int{1}, []int{0, 2})
-	out = toDType(ml.Div(toDType(out, sum.DType()), overLast(sum, out)), dtype)
+	out := ml.Dot(ml.ConvertDType(p, dtype), v).General([]int{p.Rank() - 1}, []int{0, 1}, []int{1}, []int{0, 2})
+	out = ml.ConvertDType(ml.Div(ml.ConvertDType(out, sum.DType()), overLast(sum, out)), dtype)
 	if heads == shared {
 		return ml.TransposeAllAxes(out, 0, 2, 1, 3)
 	}

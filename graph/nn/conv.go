@@ -86,7 +86,7 @@ func convolve(layer string, x, weight *ml.Node, rows, columns axisWindow) *ml.No
 	disjoint := rows == axisWindow{size: rows.size, stride: rows.size} && columns == axisWindow{size: columns.size, stride: columns.size}
 	if disjoint || height*width <= maxPatchPositions {
 		kernel = ml.Reshape(kernel, rows.size*columns.size*in, out)
-		return toDType(ml.Dot(patches(x, rows, columns), kernel).General([]int{3}, nil, []int{0}, nil), x.DType())
+		return ml.ConvertDType(ml.Dot(patches(x, rows, columns), kernel).General([]int{3}, nil, []int{0}, nil), x.DType())
 	}
 	return ml.Convolve(x, kernel).StridePerAxis(rows.stride, columns.stride).PaddingPerDim([][2]int{rows.padding, columns.padding}).Done()
 }
@@ -121,6 +121,14 @@ func ToNHWC(x *ml.Node) *ml.Node {
 func ToNCHW(x *ml.Node) *ml.Node {
 	wantImage(x, "ToNCHW")
 	return ml.TransposeAllAxes(x, 0, 3, 1, 2)
+}
+
+// Unpatchify lays tokens out as latents: x [B, h*w, p*p*C], a token a patch of p x p pixels in rows and the channel last within it -> [B, C, height,
+// width], where height is h*p and width w*p.
+func Unpatchify(x *ml.Node, p, height, width int) *ml.Node {
+	batch, channels := x.Shape().Dim(0), x.Shape().Dim(2)/(p*p)
+	x = ml.Reshape(x, batch, height/p, width/p, p, p, channels)
+	return ml.Reshape(ml.TransposeAllAxes(x, 0, 5, 1, 3, 2, 4), batch, channels, height, width)
 }
 
 func wantImage(x *ml.Node, layer string) {

@@ -39,7 +39,7 @@ func Timesteps(t *ml.Node, cfg TimestepsConfig) *ml.Node {
 	}
 	half := cfg.Channels / 2
 	arg := ml.Mul(
-		ml.InsertAxes(toDType(t, dtypes.Float32), -1),
+		ml.InsertAxes(ml.ConvertDType(t, dtypes.Float32), -1),
 		ml.InsertAxes(ml.Const(t.Graph(), timestepFrequencies(half, cfg.DownscaleFreqShift, cfg.MaxPeriod)), 0))
 	if cfg.Scale != 0 {
 		arg = ml.MulScalar(arg, cfg.Scale)
@@ -71,18 +71,10 @@ func timestepFrequencies(half int, shift, maxPeriod float64) []float32 {
 }
 
 // TimestepEmbedding is the two-layer perceptron of the same name in diffusers (models/embeddings.py): x [N, in] -> linear_1 -> SiLU ->
-// linear_2 -> [N, out], both layers out wide. PixArtAlphaTextProjection with act_fn "silu" is the same. x is converted to the compute dtype.
-func TimestepEmbedding(c *trace.Ctx, name string, x *ml.Node, out int) *ml.Node {
-	return timestepEmbedding(c, name, x, out, true)
-}
-
-// TimestepEmbeddingNoBias is TimestepEmbedding with layers that have no bias (sample_proj_bias false).
-func TimestepEmbeddingNoBias(c *trace.Ctx, name string, x *ml.Node, out int) *ml.Node {
-	return timestepEmbedding(c, name, x, out, false)
-}
-
-func timestepEmbedding(c *trace.Ctx, name string, x *ml.Node, out int, bias bool) *ml.Node {
+// linear_2 -> [N, out], both layers out wide, with biases or without (sample_proj_bias). PixArtAlphaTextProjection with act_fn "silu" is the
+// same. x is converted to the compute dtype.
+func TimestepEmbedding(c *trace.Ctx, name string, x *ml.Node, out int, bias bool) *ml.Node {
 	defer enter(c, name)()
-	h := Linear(c, "linear_1", toDType(x, c.DType), out, bias)
+	h := Linear(c, "linear_1", x, out, bias)
 	return Linear(c, "linear_2", SiLU(h), out, bias)
 }

@@ -57,5 +57,5 @@ func GroupNorm(c *trace.Ctx, name string, x *ml.Node, groups int, eps float64) *
 	weight := ml.Reshape(widen(c.Weight("weight", channels)), perChannel...)
 	bias := ml.Reshape(widen(c.Weight("bias", channels)), perChannel...)
 	y := ml.Add(ml.Mul(centered, ml.Mul(scale, weight)), bias)
-	return toDType(y, dtype)
+	return ml.ConvertDType(y, dtype)
 }

@@ -132,13 +132,13 @@ func evalImage(t *testing.T, dtype graph.DType, p *params, x picture, extra [][]
 		Build: func(c *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
 			var nodes []*ml.Node
 			for i := range extra {
-				nodes = append(nodes, toDType(in[fmt.Sprint("extra", i)], dtype))
+				nodes = append(nodes, ml.ConvertDType(in[fmt.Sprint("extra", i)], dtype))
 			}
-			y := build(c, ToNHWC(toDType(in["x"], dtype)), nodes)
+			y := build(c, ToNHWC(ml.ConvertDType(in["x"], dtype)), nodes)
 			if y.DType() != dtype {
 				t.Errorf("the result has dtype %s, want %s", y.DType(), dtype)
 			}
-			return []*ml.Node{toDType(ToNCHW(y), dtypes.Float32)}
+			return []*ml.Node{ml.ConvertDType(ToNCHW(y), dtypes.Float32)}
 		},
 	}
 	weights := func(key string, shape graph.Shape) (*tensors.Tensor, error) {

@@ -27,7 +27,7 @@ func JointBlock(c *trace.Ctx, name string, image, text, temb *ml.Node, cfg Joint
 	}
 	var y, textGateMSA, textShiftMLP, textScaleMLP, textGateMLP *ml.Node
 	if cfg.ContextPreOnly {
-		y = AdaLayerNormContinuous(c, "norm1_context", text, temb, 1e-6)
+		y = AdaLayerNormContinuous(c, "norm1_context", text, temb, 1e-6, true)
 	} else {
 		y, textGateMSA, textShiftMLP, textScaleMLP, textGateMLP = AdaLayerNormZero(c, "norm1_context", text, temb)
 	}
@@ -63,9 +63,9 @@ func SD35AdaLayerNormZeroX(c *trace.Ctx, name string, x, emb *ml.Node) (y, gateM
 func TimeTextEmbed(c *trace.Ctx, name string, timestep, guidance, pooled *ml.Node, dim int) *ml.Node {
 	defer enter(c, name)()
 	sinusoids := TimestepsConfig{Channels: 256, FlipSinToCos: true}
-	emb := TimestepEmbedding(c, "timestep_embedder", Timesteps(timestep, sinusoids), dim)
+	emb := TimestepEmbedding(c, "timestep_embedder", Timesteps(timestep, sinusoids), dim, true)
 	if guidance != nil {
-		emb = ml.Add(emb, TimestepEmbedding(c, "guidance_embedder", Timesteps(guidance, sinusoids), dim))
+		emb = ml.Add(emb, TimestepEmbedding(c, "guidance_embedder", Timesteps(guidance, sinusoids), dim, true))
 	}
-	return ml.Add(emb, TimestepEmbedding(c, "text_embedder", pooled, dim))
+	return ml.Add(emb, TimestepEmbedding(c, "text_embedder", pooled, dim, true))
 }

@@ -25,7 +25,7 @@ func Linear(c *trace.Ctx, name string, x *ml.Node, out int, bias bool) *ml.Node 
 // LinearAs is Linear with weights in a dtype of its own, which x is converted to and the result has: for a model's float32 islands.
 func LinearAs(c *trace.Ctx, dtype dtypes.DType, name string, x *ml.Node, out int, bias bool) *ml.Node {
 	defer enter(c, name)()
-	x = toDType(x, dtype)
+	x = ml.ConvertDType(x, dtype)
 	y := matmulNT(x, c.WeightAs(dtype, "weight", out, x.Shape().Dim(-1)))
 	if bias {
 		y = ml.Add(y, broadcastLast(c.WeightAs(dtype, "bias", out), y))
@@ -35,7 +35,7 @@ func LinearAs(c *trace.Ctx, dtype dtypes.DType, name string, x *ml.Node, out int
 
 // matmulNT contracts the last axis of x [..., in] with the second of w [out, in]; the result has x's dtype.
 func matmulNT(x, w *ml.Node) *ml.Node {
-	return toDType(ml.Dot(x, w).General([]int{x.Rank() - 1}, nil, []int{1}, nil), x.DType())
+	return ml.ConvertDType(ml.Dot(x, w).General([]int{x.Rank() - 1}, nil, []int{1}, nil), x.DType())
 }
 
 // broadcastLast broadcasts v [n] along the leading axes of like [..., n].
@@ -60,14 +60,6 @@ func Wide(d dtypes.DType) dtypes.DType {
 		return dtypes.Float32
 	}
 	return d
-}
-
-// toDType converts x to d, or returns x itself where it is that already.
-func toDType(x *ml.Node, d dtypes.DType) *ml.Node {
-	if x.DType() == d {
-		return x
-	}
-	return ml.ConvertDType(x, d)
 }
 
 // widen converts a half-precision x to float32; wider dtypes stay.

@@ -11,7 +11,7 @@ import (
 // by weight [n] and bias [n]. The variance is the biased one, taken about the mean in a second sweep: the mean of squares would
 // cancel where a channel's offset is large, as in the residual stream of a deep transformer.
 func LayerNorm(c *trace.Ctx, name string, x *ml.Node, eps float64, affine bool) *ml.Node {
-	return toDType(layerNorm(c, c.DType, name, x, eps, affine), x.DType())
+	return ml.ConvertDType(layerNorm(c, c.DType, name, x, eps, affine), x.DType())
 }
 
 // FP32LayerNorm is LayerNorm with weights in float32 where the compute dtype is a half precision, and a result of that dtype (diffusers,
@@ -28,8 +28,8 @@ func layerNorm(c *trace.Ctx, weights dtypes.DType, name string, x *ml.Node, eps 
 	h = ml.Sub(h, overLast(meanLast(h), h))
 	h = ml.Mul(h, overLast(ml.Rsqrt(ml.AddScalar(meanLast(ml.Mul(h, h)), eps)), h))
 	if affine {
-		h = ml.Mul(h, broadcastLast(toDType(c.WeightAs(weights, "weight", n), h.DType()), h))
-		h = ml.Add(h, broadcastLast(toDType(c.WeightAs(weights, "bias", n), h.DType()), h))
+		h = ml.Mul(h, broadcastLast(ml.ConvertDType(c.WeightAs(weights, "weight", n), h.DType()), h))
+		h = ml.Add(h, broadcastLast(ml.ConvertDType(c.WeightAs(weights, "bias", n), h.DType()), h))
 	}
 	return h
 }
@@ -42,7 +42,7 @@ func RMSNorm(c *trace.Ctx, name string, x *ml.Node, eps float64) *ml.Node {
 	defer enter(c, name)()
 	h := widen(x)
 	h = ml.Mul(h, overLast(ml.Rsqrt(ml.AddScalar(meanLast(ml.Mul(h, h)), eps)), h))
-	h = toDType(h, c.DType)
+	h = ml.ConvertDType(h, c.DType)
 	return ml.Mul(h, broadcastLast(c.Weight("weight", x.Shape().Dim(-1)), h))
 }
 
@@ -92,17 +92,8 @@ func AdaLayerNormZeroSingle(c *trace.Ctx, name string, x, emb *ml.Node) (y, gate
 }
 
 // AdaLayerNormContinuous is the last norm of a transformer: x [B, L, n] normalised without weights and modulated by emb [B, m]
-// through "linear" to 2 n, the scale first. (diffusers, models/normalization.py)
-func AdaLayerNormContinuous(c *trace.Ctx, name string, x, emb *ml.Node, eps float64) *ml.Node {
-	return adaLayerNormContinuous(c, name, x, emb, eps, true)
-}
-
-// AdaLayerNormContinuousNoBias is AdaLayerNormContinuous with a projection that has no bias.
-func AdaLayerNormContinuousNoBias(c *trace.Ctx, name string, x, emb *ml.Node, eps float64) *ml.Node {
-	return adaLayerNormContinuous(c, name, x, emb, eps, false)
-}
-
-func adaLayerNormContinuous(c *trace.Ctx, name string, x, emb *ml.Node, eps float64, bias bool) *ml.Node {
+// through "linear" to 2 n, with a bias or without, the scale first. (diffusers, models/normalization.py)
+func AdaLayerNormContinuous(c *trace.Ctx, name string, x, emb *ml.Node, eps float64, bias bool) *ml.Node {
 	defer enter(c, name)()
 	p := ml.Split(Linear(c, "linear", SiLU(emb), 2*x.Shape().Dim(-1), bias), 1, 2)
 	return Modulate(LayerNorm(c, "norm", x, eps, false), p[0], p[1])

@@ -28,10 +28,10 @@ func NewRotary(cos, sin *ml.Node) *Rotary {
 		batch = cos.Shape().Dim(0)
 	}
 	sign := ml.Const(cos.Graph(), []float32{-1, 1})
-	pairs := ml.Reshape(toDType(sin, dtypes.Float32), batch*n, d/2, 2)
+	pairs := ml.Reshape(ml.ConvertDType(sin, dtypes.Float32), batch*n, d/2, 2)
 	signed := ml.Mul(pairs, broadcastLast(sign, pairs))
 	return &Rotary{
-		cos: ml.Reshape(toDType(cos, dtypes.Float32), batch, n, 1, d),
+		cos: ml.Reshape(ml.ConvertDType(cos, dtypes.Float32), batch, n, 1, d),
 		sin: ml.Reshape(signed, batch, n, 1, d),
 	}
 }
@@ -43,7 +43,7 @@ func NewRotaryHalves(cos, sin *ml.Node) *Rotary {
 		panic(fmt.Sprintf("rotary tables: found cos %s and sin %s, wanted the same [L, D/2]", cos.Shape(), sin.Shape()))
 	}
 	n, d := cos.Shape().Dim(0), 2*cos.Shape().Dim(1)
-	cos, sin = toDType(cos, dtypes.Float32), toDType(sin, dtypes.Float32)
+	cos, sin = ml.ConvertDType(cos, dtypes.Float32), ml.ConvertDType(sin, dtypes.Float32)
 	return &Rotary{
 		cos:    ml.Reshape(ml.Concatenate([]*ml.Node{cos, cos}, 1), 1, n, 1, d),
 		sin:    ml.Reshape(ml.Concatenate([]*ml.Node{ml.Neg(sin), sin}, 1), 1, n, 1, d),
@@ -64,5 +64,5 @@ func (r *Rotary) Apply(x *ml.Node) *ml.Node {
 		pairs := ml.Reshape(h, dims[0], dims[1], dims[2], dims[3]/2, 2)
 		swapped = ml.Reshape(ml.Reverse(pairs, 4), dims...)
 	}
-	return toDType(ml.Add(ml.Mul(h, r.cos), ml.Mul(swapped, r.sin)), x.DType())
+	return ml.ConvertDType(ml.Add(ml.Mul(h, r.cos), ml.Mul(swapped, r.sin)), x.DType())
 }

@@ -30,7 +30,7 @@ func vec(v ...float32) array { return array{[]int{len(v)}, v} }
 func arr(v []float32, dims ...int) array { return array{dims, v} }
 
 func (a array) node(c *trace.Ctx) *ml.Node {
-	return toDType(ml.Const(c.G, tensors.FromFlatDataAndDimensions(a.v, a.dims...)), c.DType)
+	return ml.ConvertDType(ml.Const(c.G, tensors.FromFlatDataAndDimensions(a.v, a.dims...)), c.DType)
 }
 
 // evalLayer runs a layer in dtype over the Go backend. The weights it asks for must be those given, no more and no fewer. Its results are widened to
@@ -42,7 +42,7 @@ func evalLayer(t *testing.T, dtype graph.DType, weights map[string]array, output
 		Build: func(c *trace.Ctx, _ map[string]*ml.Node) []*ml.Node {
 			out := build(c)
 			for i, y := range out {
-				out[i] = toDType(y, dtypes.Float32)
+				out[i] = ml.ConvertDType(y, dtypes.Float32)
 			}
 			return out
 		},
@@ -224,7 +224,7 @@ func TestAdaLayerNorm(t *testing.T) {
 	near(t, "single", got[0], arr([]float32{1 + 11, 2 - 21}, 1, 1, 2), 1e-4)
 	near(t, "single gate", got[1], flat(3, 4), 0)
 
-	y := one(t, weights(10, 20, 1, 2), func(c *trace.Ctx) *ml.Node { return AdaLayerNormContinuous(c, "n", x.node(c), emb.node(c), 1e-6) })
+	y := one(t, weights(10, 20, 1, 2), func(c *trace.Ctx) *ml.Node { return AdaLayerNormContinuous(c, "n", x.node(c), emb.node(c), 1e-6, true) })
 	near(t, "continuous", y, arr([]float32{1 + 11, 2 - 21}, 1, 1, 2), 1e-4)
 }
 
@@ -267,7 +267,9 @@ func TestTimestepEmbedding(t *testing.T) {
 		"e.linear_1.weight": arr([]float32{1, 2, 3, 4}, 2, 2), "e.linear_1.bias": vec(0, 1),
 		"e.linear_2.weight": arr([]float32{1, 1, 1, -1}, 2, 2), "e.linear_2.bias": vec(10, 20),
 	}
-	got := one(t, w, func(c *trace.Ctx) *ml.Node { return TimestepEmbedding(c, "e", arr([]float32{1, -1}, 1, 2).node(c), 2) })
+	got := one(t, w, func(c *trace.Ctx) *ml.Node {
+		return TimestepEmbedding(c, "e", arr([]float32{1, -1}, 1, 2).node(c), 2, true)
+	})
 	a := -1 / (1 + math.Exp(1)) // silu(-1); the second unit is silu(0)
 	near(t, "embedding", got, arr([]float32{float32(10 + a), float32(20 + a)}, 1, 2), 1e-5)
 }

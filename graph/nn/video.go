@@ -101,7 +101,7 @@ func convolveVideo(layer string, x, weight *ml.Node, w Window3D) *ml.Node {
 			sum = ml.Add(sum, y)
 		}
 	}
-	return toDType(sum, x.DType())
+	return ml.ConvertDType(sum, x.DType())
 }
 
 // PerFrame applies a layer of images to each frame of x [B, T, H, W, C]: [B, T, H', W', C'].
@@ -127,7 +127,7 @@ func RMSNormChannels(c *trace.Ctx, name string, x *ml.Node, ones int) *ml.Node {
 	length := ml.MaxScalar(ml.Sqrt(ml.ReduceSum(ml.Mul(h, h), -1)), 1e-12)
 	gamma := ml.MulScalar(widen(ml.Reshape(c.Weight("gamma", dims...), channels)), math.Sqrt(float64(channels)))
 	h = ml.Mul(ml.Div(h, overLast(length, h)), broadcastLast(gamma, h))
-	return toDType(h, x.DType())
+	return ml.ConvertDType(h, x.DType())
 }
 
 // ToNTHWC turns diffusers' layout [B, C, T, H, W] to the layout of this package, [B, T, H, W, C].

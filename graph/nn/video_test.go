@@ -72,13 +72,13 @@ func evalVideo(t *testing.T, dtype graph.DType, p *params, xs []video, build fun
 	n.Build = func(c *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
 		var nodes []*ml.Node
 		for i := range xs {
-			nodes = append(nodes, toDType(in[fmt.Sprint("x", i)], dtype))
+			nodes = append(nodes, ml.ConvertDType(in[fmt.Sprint("x", i)], dtype))
 		}
 		y := build(c, nodes)
 		if y.DType() != dtype {
 			t.Errorf("the result has dtype %s, want %s", y.DType(), dtype)
 		}
-		return []*ml.Node{toDType(y, dtypes.Float32)}
+		return []*ml.Node{ml.ConvertDType(y, dtypes.Float32)}
 	}
 	out, err := trace.Evaluate(nil, n, func(key string, shape graph.Shape) (*tensors.Tensor, error) {
 		v := tensors.FromFlatDataAndDimensions(float32s(p.get(key, shape.Size())), shape.Dimensions...)
@@ -87,7 +87,9 @@ func evalVideo(t *testing.T, dtype graph.DType, p *params, xs []video, build fun
 		}
 		half, err := trace.Evaluate(nil, trace.Network{
 			Name: "convert", DType: dtype, Inputs: []trace.Input{{Name: "w", Shape: v.Shape()}},
-			Build: func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node { return []*ml.Node{toDType(in["w"], dtype)} },
+			Build: func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
+				return []*ml.Node{ml.ConvertDType(in["w"], dtype)}
+			},
 		}, nil, map[string]*tensors.Tensor{"w": v})
 		if err != nil {
 			return nil, err

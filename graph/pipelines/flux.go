@@ -144,11 +144,11 @@ func (p *fluxPipeline) programs(s Sizes) *fluxPrograms {
 	return &fluxPrograms{
 		clip: &Program{
 			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.clipLength(), Outputs: []string{"pooler_output"}}, first),
-			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %s pooler_output", p.clipLength(), graph.DTypeName(first)),
+			Component: "text_encoder", Aliases: clip.Aliases, Spec: fmt.Sprintf("1x%d %s pooler_output", p.clipLength(), graph.DTypeName(first)),
 		},
 		t5: &Program{
 			Network:   t5.New(p.t5, t5.Options{Batch: 1, Length: s.MaxSequenceLength}, second),
-			Component: "text_encoder_2", Aliases: t5Aliases, Spec: fmt.Sprintf("1x%d %v", s.MaxSequenceLength, graph.DTypeName(second)),
+			Component: "text_encoder_2", Aliases: t5.Aliases, Spec: fmt.Sprintf("1x%d %v", s.MaxSequenceLength, graph.DTypeName(second)),
 		},
 		transformer: &Program{
 			Network:   flux.New(p.flux, flux.Options{Batch: s.Batch, TextLength: s.MaxSequenceLength, ImageLength: h * w}, denoise),

@@ -13,12 +13,6 @@ import (
 	"precast/graph/tokenizer"
 )
 
-// Other spellings of text encoder keys: CLIP's with or without the level that transformers 5 dropped; T5's embedding under its second name.
-var (
-	clipAliases = []checkpoint.Alias{{Pattern: `^text_model\.(.*)$`, Stored: "$1"}}
-	t5Aliases   = []checkpoint.Alias{{Pattern: `^shared\.weight$`, Stored: "encoder.embed_tokens.weight"}}
-)
-
 // parse reads a component's config into *to.
 func parse[C any](ck *checkpoint.Checkpoint, name string, parse func(*checkpoint.Config) (C, error), to *C, known ...string) error {
 	cfg, err := componentConfig(ck, name, known...)

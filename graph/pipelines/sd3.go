@@ -187,7 +187,7 @@ func (p *sd3Pipeline) programs(s Sizes, clipSkip int) *sd3Programs {
 		dtype := p.opts.DTypeFor(component)
 		ps.clip[i] = &Program{
 			Network:   clip.NewText(p.clip[i], clip.Options{Name: component, Batch: 1, Length: p.clipLength(), Outputs: outputs}, dtype),
-			Component: component, Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %v %v", p.clipLength(), graph.DTypeName(dtype), outputs),
+			Component: component, Aliases: clip.Aliases, Spec: fmt.Sprintf("1x%d %v %v", p.clipLength(), graph.DTypeName(dtype), outputs),
 		}
 	}
 	if p.t5 != nil {
@@ -195,7 +195,7 @@ func (p *sd3Pipeline) programs(s Sizes, clipSkip int) *sd3Programs {
 		dtype := p.opts.DTypeFor(component)
 		ps.t5 = &Program{
 			Network:   t5.New(*p.t5, t5.Options{Name: component, Batch: 1, Length: s.MaxSequenceLength}, dtype),
-			Component: component, Aliases: t5Aliases, Spec: fmt.Sprintf("1x%d %v", s.MaxSequenceLength, graph.DTypeName(dtype)),
+			Component: component, Aliases: t5.Aliases, Spec: fmt.Sprintf("1x%d %v", s.MaxSequenceLength, graph.DTypeName(dtype)),
 		}
 	}
 	return ps

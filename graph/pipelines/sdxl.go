@@ -166,7 +166,7 @@ func (p *sdxlPipeline) textPrograms(skip int) [2]*Program {
 		}
 		out[i] = &Program{
 			Network:   clip.NewText(p.clip[i], clip.Options{Name: name, Batch: 1, Length: p.tokens, Outputs: outputs}, dtype),
-			Component: name, Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %v %v", p.tokens, graph.DTypeName(dtype), outputs),
+			Component: name, Aliases: clip.Aliases, Spec: fmt.Sprintf("1x%d %v %v", p.tokens, graph.DTypeName(dtype), outputs),
 		}
 	}
 	return out

@@ -72,7 +72,7 @@ func (p *sdPipeline) encoders(clipSkip int) (negative, positive *Program) {
 	program := func(skip int) *Program {
 		return &Program{
 			Network:   clip.NewText(p.clip, clip.Options{Batch: 1, Length: p.tokens, Outputs: []string{"last_hidden_state"}, ClipSkip: skip}, dtype),
-			Component: "text_encoder", Aliases: clipAliases, Spec: fmt.Sprintf("1x%d %v last_hidden_state clip_skip=%d", p.tokens, graph.DTypeName(dtype), skip),
+			Component: "text_encoder", Aliases: clip.Aliases, Spec: fmt.Sprintf("1x%d %v last_hidden_state clip_skip=%d", p.tokens, graph.DTypeName(dtype), skip),
 		}
 	}
 	negative = program(0)

@@ -277,7 +277,7 @@ func (p *wanPipeline) programs(s Sizes) *wanPrograms {
 	ps := &wanPrograms{
 		text: &Program{
 			Network:   t5.New(p.t5, t5.Options{Name: "text_encoder", Batch: 1, Length: s.MaxSequenceLength, Mask: true}, text),
-			Component: "text_encoder", Aliases: t5Aliases, Spec: fmt.Sprintf("1x%d masked %v", s.MaxSequenceLength, graph.DTypeName(text)),
+			Component: "text_encoder", Aliases: t5.Aliases, Spec: fmt.Sprintf("1x%d masked %v", s.MaxSequenceLength, graph.DTypeName(text)),
 		},
 		unpack: p.unpackProgram(d),
 		first:  p.decoder(s, autoencoderklwan.Only),

@@ -4,7 +4,6 @@
 package causallm
 
 import (
-	"slices"
 	"strings"
 
 	"precast/graph/checkpoint"
@@ -99,17 +98,14 @@ func (cfg *Config) read(c *checkpoint.Config, kind string) {
 	cfg.VocabSize = c.PositiveInt("vocab_size", cfg.VocabSize)
 	cfg.HiddenSize = c.PositiveInt("hidden_size", cfg.HiddenSize)
 	cfg.IntermediateSize = c.PositiveInt("intermediate_size", cfg.IntermediateSize)
-	cfg.Layers = c.PositiveInt("num_hidden_layers", cfg.Layers)
+	cfg.Layers = c.PositiveIntUpTo("num_hidden_layers", cfg.Layers, 1000)
 	cfg.Heads = c.PositiveInt("num_attention_heads", cfg.Heads)
-	if isNull(c, "num_key_value_heads") {
+	if c.IsNull("num_key_value_heads") {
 		cfg.KVHeads = cfg.Heads
 	}
 	cfg.KVHeads = c.PositiveInt("num_key_value_heads", cfg.KVHeads)
 	cfg.HiddenAct = c.String("hidden_act", "silu")
 	cfg.Eps = c.PositiveFloat("rms_norm_eps", cfg.Eps)
-	if cfg.Layers > 1000 {
-		c.Problem("num_hidden_layers", "found %d, wanted at most 1000", cfg.Layers)
-	}
 	if cfg.Heads%cfg.KVHeads != 0 {
 		c.Problem("num_attention_heads", "found %d, wanted a multiple of num_key_value_heads %d", cfg.Heads, cfg.KVHeads)
 	}
@@ -169,14 +165,9 @@ func (cfg *Config) readWindow(c *checkpoint.Config, kind string) {
 		return
 	}
 	// MistralConfig's own default is a window of 4096, but null in the file means none.
-	if kind == "mistral" && !isNull(c, "sliding_window") {
+	if kind == "mistral" && !c.IsNull("sliding_window") {
 		cfg.Window = c.PositiveInt("sliding_window", 4096)
 	}
-}
-
-// isNull tells whether the file has null for key, which some fields keep apart from an absent one.
-func isNull(c *checkpoint.Config, key string) bool {
-	return slices.Contains(c.Keys(), key) && !c.Has(key)
 }
 
 // maxWidth bounds the width of all heads together, so that the sizes of the projections fit an int64.

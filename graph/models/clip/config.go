@@ -34,7 +34,7 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 		VocabSize:        c.PositiveInt("vocab_size", 49408),
 		HiddenSize:       c.PositiveInt("hidden_size", 512),
 		IntermediateSize: c.PositiveInt("intermediate_size", 2048),
-		Layers:           c.PositiveInt("num_hidden_layers", 12),
+		Layers:           c.PositiveIntUpTo("num_hidden_layers", 12, 1000),
 		Heads:            c.PositiveInt("num_attention_heads", 8),
 		MaxPositions:     c.PositiveInt("max_position_embeddings", 77),
 		HiddenAct:        c.String("hidden_act", "quick_gelu"),
@@ -50,9 +50,6 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 	}
 	if cfg.MaxPositions < 2 {
 		c.Problem("max_position_embeddings", "found %d, wanted 2 or more: a text has a token before it and one behind it", cfg.MaxPositions)
-	}
-	if cfg.Layers > 1000 {
-		c.Problem("num_hidden_layers", "found %d, wanted at most 1000", cfg.Layers)
 	}
 	if err := c.Err(); err != nil {
 		return Config{}, err
@@ -73,8 +70,6 @@ type Options struct {
 	// ClipSkip, as the argument clip_skip of StableDiffusionPipeline's encode_prompt, makes last_hidden_state the stream that many
 	// layers before the last, through the final norm. pooler_output does not depend on it.
 	ClipSkip int
-	// Unprefixed says that the checkpoint's keys lack the published level "text_model.".
-	Unprefixed bool
 }
 
 // Check says what in o does not fit cfg.

@@ -9,9 +9,13 @@ import (
 	ml "github.com/gomlx/gomlx/core/graph"
 
 	"precast/graph"
+	"precast/graph/checkpoint"
 	"precast/graph/nn"
 	"precast/graph/trace"
 )
+
+// Aliases are the other spelling of the keys: without the level "text_model.", which transformers 5 dropped.
+var Aliases = []checkpoint.Alias{{Pattern: `^text_model\.(.*)$`, Stored: "$1"}}
 
 // NewText returns CLIPTextModel, or with the output text_embeds CLIPTextModelWithProjection, at the sizes of o, computing in dtype. Its one input is input_ids [B, L] int32. o must pass
 // Options.Check.
@@ -57,10 +61,7 @@ func outputNodes(c *trace.Ctx, cfg Config, ids *ml.Node, outputs []string, o Opt
 		last = max(last, k)
 	}
 
-	leave := func() {}
-	if !o.Unprefixed {
-		leave = c.Enter("text_model")
-	}
+	leave := c.Enter("text_model")
 	states := []*ml.Node{Embeddings(c, cfg, ids)}
 	mask := nn.CausalMask(c.G, ids.Shape().Dim(1))
 	for i := range last {

@@ -29,31 +29,16 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 	cfg := Config{
 		PatchSize:      c.PositiveInt("patch_size", 1),
 		InChannels:     c.PositiveInt("in_channels", 64),
-		Layers:         c.Int("num_layers", 19),
-		SingleLayers:   c.Int("num_single_layers", 38),
+		Layers:         c.IntIn("num_layers", 19, 0, 1000),
+		SingleLayers:   c.IntIn("num_single_layers", 38, 0, 1000),
 		HeadDim:        c.PositiveInt("attention_head_dim", 128),
 		Heads:          c.PositiveInt("num_attention_heads", 24),
 		JointDim:       c.PositiveInt("joint_attention_dim", 4096),
 		PooledDim:      c.PositiveInt("pooled_projection_dim", 768),
 		GuidanceEmbeds: c.Bool("guidance_embeds", false),
-		RoPEAxes:       c.PositiveInts("axes_dims_rope", []int{16, 56, 56}),
 	}
 	cfg.OutChannels = c.PositiveInt("out_channels", cfg.InChannels)
-	for key, n := range map[string]int{"num_layers": cfg.Layers, "num_single_layers": cfg.SingleLayers} {
-		if n < 0 || n > 1000 {
-			c.Problem(key, "found %d, wanted 0 to 1000", n)
-		}
-	}
-	sum := 0
-	for _, n := range cfg.RoPEAxes {
-		sum += n
-		if n%2 != 0 {
-			c.Problem("axes_dims_rope", "found %v, wanted even numbers", cfg.RoPEAxes)
-		}
-	}
-	if len(cfg.RoPEAxes) != 3 || sum != cfg.HeadDim {
-		c.Problem("axes_dims_rope", "found %v, wanted 3 numbers with the sum attention_head_dim %d", cfg.RoPEAxes, cfg.HeadDim)
-	}
+	cfg.RoPEAxes = c.RoPEAxes("axes_dims_rope", []int{16, 56, 56}, "attention_head_dim", cfg.HeadDim)
 	if err := c.Err(); err != nil {
 		return Config{}, err
 	}

@@ -182,7 +182,7 @@ func TestGoldenBlocks(t *testing.T) {
 				return []*ml.Node{x, gate}
 			})
 			run("norm_out", []string{"x", "conditioning_embedding"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
-				return []*ml.Node{nn.AdaLayerNormContinuous(c, "norm_out", in[0], in[1], 1e-6)}
+				return []*ml.Node{nn.AdaLayerNormContinuous(c, "norm_out", in[0], in[1], 1e-6, true)}
 			})
 			t.Run("pos_embed", func(t *testing.T) {
 				ref := ref.In(t)

@@ -14,8 +14,6 @@ import (
 
 // Options are the static sizes of one program of the transformer.
 type Options struct {
-	// Name is the component's name, "transformer" where it is empty.
-	Name        string
 	Batch       int
 	TextLength  int // tokens of encoder_hidden_states
 	ImageLength int // tokens of hidden_states, one for each 2x2 patch of the latents
@@ -33,9 +31,6 @@ type Options struct {
 //
 // The output is sample [B, image, patch_size^2 out_channels].
 func New(cfg Config, o Options, dtype graph.DType) trace.Network {
-	if o.Name == "" {
-		o.Name = "transformer"
-	}
 	tokens := o.TextLength + o.ImageLength
 	inputs := []trace.Input{
 		{Name: "hidden_states", Shape: shapes.Make(dtype, o.Batch, o.ImageLength, cfg.InChannels)},
@@ -50,7 +45,7 @@ func New(cfg Config, o Options, dtype graph.DType) trace.Network {
 		trace.Input{Name: "rotary_cos", Shape: shapes.Make(dtypes.Float32, tokens, cfg.HeadDim)},
 		trace.Input{Name: "rotary_sin", Shape: shapes.Make(dtypes.Float32, tokens, cfg.HeadDim)})
 	return trace.Network{
-		Name:    o.Name,
+		Name:    "transformer",
 		Class:   "FluxTransformer2DModel",
 		DType:   dtype,
 		Inputs:  inputs,
@@ -81,7 +76,7 @@ func transformer(c *trace.Ctx, cfg Config, in map[string]*ml.Node) *ml.Node {
 	}
 	_, image = nn.SplitTokens(joint, text.Shape().Dim(1))
 
-	image = nn.AdaLayerNormContinuous(c, "norm_out", image, temb, 1e-6)
+	image = nn.AdaLayerNormContinuous(c, "norm_out", image, temb, 1e-6, true)
 	return nn.Linear(c, "proj_out", image, cfg.PatchSize*cfg.PatchSize*cfg.OutChannels, true)
 }
 

@@ -29,56 +29,32 @@ func (c Config) Dim() int { return c.Heads * c.HeadDim }
 // InnerDim is the width inside a feed-forward.
 func (c Config) InnerDim() int { return int(float64(c.Dim()) * c.MLPRatio) }
 
-// coordinates is how many numbers a position has: time, row, column, text position.
-const coordinates = 4
-
 // maxWidth bounds what a product of two fields of the config may come to; published models have 6144 and 18432.
 const maxWidth = 1 << 24
 
 // ParseConfig reads a transformer's config.json. Fields that are absent have the values of FLUX.2 dev, as in diffusers. Its error lists every bad field.
 func ParseConfig(c *checkpoint.Config) (Config, error) {
 	cfg := Config{
-		PatchSize:      c.PositiveInt("patch_size", 1),
+		PatchSize:      c.PositiveIntUpTo("patch_size", 1, 1<<10),
 		InChannels:     c.PositiveInt("in_channels", 128),
-		Layers:         c.Int("num_layers", 8),
-		SingleLayers:   c.Int("num_single_layers", 48),
+		Layers:         c.IntIn("num_layers", 8, 0, 1000),
+		SingleLayers:   c.IntIn("num_single_layers", 48, 0, 1000),
 		HeadDim:        c.PositiveInt("attention_head_dim", 128),
 		Heads:          c.PositiveInt("num_attention_heads", 48),
 		JointDim:       c.PositiveInt("joint_attention_dim", 15360),
-		TimeChannels:   c.PositiveInt("timestep_guidance_channels", 256),
+		TimeChannels:   c.IntIn("timestep_guidance_channels", 256, 2, 1<<16),
 		MLPRatio:       c.PositiveFloat("mlp_ratio", 3),
-		RoPEAxes:       c.PositiveInts("axes_dims_rope", []int{32, 32, 32, 32}),
 		RoPETheta:      c.PositiveFloat("rope_theta", 2000),
 		Eps:            c.PositiveFloat("eps", 1e-6),
 		GuidanceEmbeds: c.Bool("guidance_embeds", true),
 	}
 	cfg.OutChannels = c.PositiveInt("out_channels", cfg.InChannels)
-	for key, n := range map[string]int{"num_layers": cfg.Layers, "num_single_layers": cfg.SingleLayers} {
-		if n < 0 || n > 1000 {
-			c.Problem(key, "found %d, wanted 0 to 1000", n)
-		}
-	}
-	if n := cfg.TimeChannels; n < 2 || n > 1<<16 {
-		c.Problem("timestep_guidance_channels", "found %d, wanted 2 to %d", n, 1<<16)
-	}
-	if cfg.PatchSize > 1<<10 {
-		c.Problem("patch_size", "found %d, wanted at most %d", cfg.PatchSize, 1<<10)
-	}
 	if n := cfg.Dim(); n > maxWidth {
 		c.Problem("num_attention_heads", "found %d, with attention_head_dim %d a width of %d, wanted at most %d", cfg.Heads, cfg.HeadDim, n, maxWidth)
 	} else if inner := float64(n) * cfg.MLPRatio; inner < 1 || inner > maxWidth {
 		c.Problem("mlp_ratio", "found %g, of the width %d that is %.4g, wanted 1 to %d", cfg.MLPRatio, n, inner, maxWidth)
 	}
-	sum := 0
-	for _, n := range cfg.RoPEAxes {
-		sum += n
-		if n%2 != 0 {
-			c.Problem("axes_dims_rope", "found %v, wanted even numbers", cfg.RoPEAxes)
-		}
-	}
-	if len(cfg.RoPEAxes) != coordinates || sum != cfg.HeadDim {
-		c.Problem("axes_dims_rope", "found %v, wanted %d numbers with the sum attention_head_dim %d", cfg.RoPEAxes, coordinates, cfg.HeadDim)
-	}
+	cfg.RoPEAxes = c.RoPEAxes("axes_dims_rope", []int{32, 32, 32, 32}, "attention_head_dim", cfg.HeadDim)
 	if err := c.Err(); err != nil {
 		return Config{}, err
 	}

@@ -143,7 +143,7 @@ func TestGoldenBlocks(t *testing.T) {
 				return []*ml.Node{parallelAttention(c, cfg, in[0], nn.NewRotary(in[1], in[2]))}
 			})
 			run("norm_out", []string{"x", "conditioning_embedding"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
-				return []*ml.Node{nn.AdaLayerNormContinuousNoBias(c, "norm_out", in[0], in[1], cfg.Eps)}
+				return []*ml.Node{nn.AdaLayerNormContinuous(c, "norm_out", in[0], in[1], cfg.Eps, false)}
 			})
 			tested["pos_embed"] = true
 			t.Run("pos_embed", func(t *testing.T) { checkPositions(t, ref.In(t), cfg) })

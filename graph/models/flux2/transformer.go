@@ -14,8 +14,6 @@ import (
 
 // Options are the static sizes of one program of the transformer.
 type Options struct {
-	// Name is the component's name, "transformer" where it is empty.
-	Name        string
 	Batch       int
 	TextLength  int // tokens of encoder_hidden_states
 	ImageLength int // tokens of hidden_states, one for each 2x2 patch of the latents
@@ -32,9 +30,6 @@ type Options struct {
 //
 // The output is sample [B, image, patch_size^2 out_channels].
 func New(cfg Config, o Options, dtype graph.DType) trace.Network {
-	if o.Name == "" {
-		o.Name = "transformer"
-	}
 	tokens := o.TextLength + o.ImageLength
 	inputs := []trace.Input{
 		{Name: "hidden_states", Shape: shapes.Make(dtype, o.Batch, o.ImageLength, cfg.InChannels)},
@@ -48,7 +43,7 @@ func New(cfg Config, o Options, dtype graph.DType) trace.Network {
 		trace.Input{Name: "rotary_cos", Shape: shapes.Make(dtypes.Float32, tokens, cfg.HeadDim)},
 		trace.Input{Name: "rotary_sin", Shape: shapes.Make(dtypes.Float32, tokens, cfg.HeadDim)})
 	return trace.Network{
-		Name:    o.Name,
+		Name:    "transformer",
 		Class:   "Flux2Transformer2DModel",
 		DType:   dtype,
 		Inputs:  inputs,
@@ -84,7 +79,7 @@ func transformer(c *trace.Ctx, cfg Config, in map[string]*ml.Node) *ml.Node {
 	}
 	_, image = nn.SplitTokens(joint, text.Shape().Dim(1))
 
-	image = nn.AdaLayerNormContinuousNoBias(c, "norm_out", image, temb, cfg.Eps)
+	image = nn.AdaLayerNormContinuous(c, "norm_out", image, temb, cfg.Eps, false)
 	return nn.Linear(c, "proj_out", image, cfg.PatchSize*cfg.PatchSize*cfg.OutChannels, false)
 }
 
@@ -92,9 +87,9 @@ func transformer(c *trace.Ctx, cfg Config, in map[string]*ml.Node) *ml.Node {
 func timeGuidanceEmbed(c *trace.Ctx, cfg Config, timestep, guidance *ml.Node) *ml.Node {
 	defer c.Enter("time_guidance_embed")()
 	sinusoids := nn.TimestepsConfig{Channels: cfg.TimeChannels, FlipSinToCos: true}
-	emb := nn.TimestepEmbeddingNoBias(c, "timestep_embedder", nn.Timesteps(timestep, sinusoids), cfg.Dim())
+	emb := nn.TimestepEmbedding(c, "timestep_embedder", nn.Timesteps(timestep, sinusoids), cfg.Dim(), false)
 	if guidance != nil {
-		emb = ml.Add(emb, nn.TimestepEmbeddingNoBias(c, "guidance_embedder", nn.Timesteps(guidance, sinusoids), cfg.Dim()))
+		emb = ml.Add(emb, nn.TimestepEmbedding(c, "guidance_embedder", nn.Timesteps(guidance, sinusoids), cfg.Dim(), false))
 	}
 	return emb
 }

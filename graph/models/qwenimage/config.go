@@ -2,8 +2,6 @@
 package qwenimage
 
 import (
-	"slices"
-
 	"precast/graph/checkpoint"
 )
 
@@ -26,24 +24,18 @@ func (c Config) Dim() int { return c.Heads * c.HeadDim }
 // ParseConfig reads a transformer's config.json. Its error lists every bad field.
 func ParseConfig(c *checkpoint.Config) (Config, error) {
 	cfg := Config{
-		PatchSize:  c.PositiveInt("patch_size", 2),
+		PatchSize:  c.PositiveIntUpTo("patch_size", 2, 1000),
 		InChannels: c.PositiveInt("in_channels", 64),
-		Layers:     c.PositiveInt("num_layers", 60),
+		Layers:     c.PositiveIntUpTo("num_layers", 60, 1000),
 		HeadDim:    c.PositiveInt("attention_head_dim", 128),
 		Heads:      c.PositiveInt("num_attention_heads", 24),
 		JointDim:   c.PositiveInt("joint_attention_dim", 3584),
-		RoPEAxes:   c.PositiveInts("axes_dims_rope", []int{16, 56, 56}),
 	}
 	// Here null is not the default: it means as many as come in.
-	if !c.Has("out_channels") && slices.Contains(c.Keys(), "out_channels") {
+	if c.IsNull("out_channels") {
 		cfg.OutChannels = cfg.InChannels
 	} else {
 		cfg.OutChannels = c.PositiveInt("out_channels", 16)
-	}
-	for key, n := range map[string]int{"num_layers": cfg.Layers, "patch_size": cfg.PatchSize} {
-		if n > 1000 {
-			c.Problem(key, "found %d, wanted at most 1000", n)
-		}
 	}
 	// zero_cond_t gives the tokens of reference pictures, which text to image has none of, a modulation of their own.
 	c.Bool("zero_cond_t", false)
@@ -56,16 +48,7 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 			c.Problem(key, "not supported: found true, wanted false (%s)", why)
 		}
 	}
-	sum := 0
-	for _, n := range cfg.RoPEAxes {
-		sum += n
-		if n%2 != 0 {
-			c.Problem("axes_dims_rope", "found %v, wanted even numbers", cfg.RoPEAxes)
-		}
-	}
-	if len(cfg.RoPEAxes) != 3 || sum != cfg.HeadDim {
-		c.Problem("axes_dims_rope", "found %v, wanted 3 numbers with the sum attention_head_dim %d", cfg.RoPEAxes, cfg.HeadDim)
-	}
+	cfg.RoPEAxes = c.RoPEAxes("axes_dims_rope", []int{16, 56, 56}, "attention_head_dim", cfg.HeadDim)
 	if err := c.Err(); err != nil {
 		return Config{}, err
 	}

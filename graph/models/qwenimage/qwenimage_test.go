@@ -128,7 +128,7 @@ func TestGoldenBlocks(t *testing.T) {
 		return []*ml.Node{nn.FeedForward(c, "transformer_blocks.0.img_mlp", in[0], 4*cfg.Dim(), "gelu-approximate")}
 	})
 	run("norm_out", []string{"x", "conditioning_embedding"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
-		return []*ml.Node{nn.AdaLayerNormContinuous(c, "norm_out", in[0], in[1], 1e-6)}
+		return []*ml.Node{nn.AdaLayerNormContinuous(c, "norm_out", in[0], in[1], 1e-6, true)}
 	})
 	t.Run("rotary tables", func(t *testing.T) {
 		ref := ref.In(t)

@@ -2,7 +2,6 @@ package qwenimage
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
@@ -15,8 +14,6 @@ import (
 
 // Options are the static sizes of one program of the transformer.
 type Options struct {
-	// Name is the component's name, "transformer" where it is empty.
-	Name        string
 	Batch       int
 	TextLength  int // tokens of encoder_hidden_states, those that are only padding among them
 	ImageLength int // tokens of hidden_states, one for each patch of the latents
@@ -33,12 +30,9 @@ type Options struct {
 //
 // The output is sample [B, image, patch_size^2 out_channels]. It does not depend on how much padding there is.
 func New(cfg Config, o Options, dtype graph.DType) trace.Network {
-	if o.Name == "" {
-		o.Name = "transformer"
-	}
 	tokens := o.TextLength + o.ImageLength
 	return trace.Network{
-		Name:  o.Name,
+		Name:  "transformer",
 		Class: "QwenImageTransformer2DModel",
 		DType: dtype,
 		Inputs: []trace.Input{
@@ -62,11 +56,13 @@ func transformer(c *trace.Ctx, cfg Config, in map[string]*ml.Node) *ml.Node {
 	text = nn.Linear(c, "txt_in", text, cfg.Dim(), true)
 	temb := timeTextEmbed(c, "time_text_embed", in["timestep"], cfg.Dim())
 	attn := cfg.attention(nn.NewRotary(in["rotary_cos"], in["rotary_sin"]))
-	attn.Mask = jointMask(in["encoder_hidden_states_mask"], image.Shape().Dim(1))
+	// The image's tokens are always attended to.
+	imageKeys := ml.Ones(c.G, shapes.Make(dtypes.Int32, image.Shape().Dimensions[:2]...))
+	attn.Mask = nn.KeepKeys(ml.Concatenate([]*ml.Node{in["encoder_hidden_states_mask"], imageKeys}, 1))
 	for i := range cfg.Layers {
 		text, image = block(c, fmt.Sprintf("transformer_blocks.%d", i), image, text, temb, attn)
 	}
-	image = nn.AdaLayerNormContinuous(c, "norm_out", image, temb, 1e-6)
+	image = nn.AdaLayerNormContinuous(c, "norm_out", image, temb, 1e-6, true)
 	return nn.Linear(c, "proj_out", image, cfg.PatchSize*cfg.PatchSize*cfg.OutChannels, true)
 }
 
@@ -75,24 +71,11 @@ func (c Config) attention(rotary *nn.Rotary) nn.JointAttentionConfig {
 	return nn.JointAttentionConfig{Heads: c.Heads, Bias: true, Eps: 1e-6, Rotary: rotary}
 }
 
-// jointMask turns the text's mask [B, T] into what is added to the scores of the joint sequence [B, 1, 1, T+image]: 0 at what is seen, else the
-// lowest finite number. The image is always seen.
-func jointMask(text *ml.Node, image int) *ml.Node {
-	g, dims := text.Graph(), text.Shape().Dimensions
-	constant := func(v float64, dims ...int) *ml.Node {
-		return ml.BroadcastToDims(ml.Scalar(g, dtypes.Float32, v), dims...)
-	}
-	hidden := ml.Equal(text, ml.BroadcastToDims(ml.Scalar(g, text.DType(), 0), dims...))
-	mask := ml.Where(hidden, constant(-math.MaxFloat32, dims...), constant(0, dims...))
-	mask = ml.Concatenate([]*ml.Node{mask, constant(0, dims[0], image)}, 1)
-	return ml.Reshape(mask, dims[0], 1, 1, dims[1]+image)
-}
-
 // timeTextEmbed is QwenTimestepProjEmbeddings: timestep [B] from 0 to 1 -> [B, dim].
 func timeTextEmbed(c *trace.Ctx, name string, timestep *ml.Node, dim int) *ml.Node {
 	defer c.Enter(name)()
 	sinusoids := nn.Timesteps(timestep, nn.TimestepsConfig{Channels: 256, FlipSinToCos: true, Scale: 1000})
-	return nn.TimestepEmbedding(c, "timestep_embedder", sinusoids, dim)
+	return nn.TimestepEmbedding(c, "timestep_embedder", sinusoids, dim, true)
 }
 
 // block is QwenImageTransformerBlock: image [B, I, C] and text [B, T, C] attend to each other in one attention and have modulation by temb [B, C] and

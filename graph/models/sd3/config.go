@@ -2,8 +2,6 @@
 package sd3
 
 import (
-	"slices"
-
 	"precast/graph/checkpoint"
 )
 
@@ -34,33 +32,25 @@ func (c Config) Dim() int { return c.Heads * c.HeadDim }
 func ParseConfig(c *checkpoint.Config) (Config, error) {
 	cfg := Config{
 		SampleSize:          c.PositiveInt("sample_size", 128),
-		PatchSize:           c.PositiveInt("patch_size", 2),
+		PatchSize:           c.PositiveIntUpTo("patch_size", 2, 1000),
 		InChannels:          c.PositiveInt("in_channels", 16),
-		Layers:              c.PositiveInt("num_layers", 18),
+		Layers:              c.PositiveIntUpTo("num_layers", 18, 1000),
 		HeadDim:             c.PositiveInt("attention_head_dim", 64),
 		Heads:               c.PositiveInt("num_attention_heads", 18),
 		JointDim:            c.PositiveInt("joint_attention_dim", 4096),
 		PooledDim:           c.PositiveInt("pooled_projection_dim", 2048),
-		PosEmbedMaxSize:     c.PositiveInt("pos_embed_max_size", 96),
+		PosEmbedMaxSize:     c.PositiveIntUpTo("pos_embed_max_size", 96, 4096),
 		DualAttentionLayers: c.Ints("dual_attention_layers", nil),
 	}
 	// Here null is not the default: it means as many as come in.
-	if isNull(c, "out_channels") {
+	if c.IsNull("out_channels") {
 		cfg.OutChannels = cfg.InChannels
 	} else {
 		cfg.OutChannels = c.PositiveInt("out_channels", 16)
 	}
 	// Without a table of that size diffusers makes one for the picture, which no published model does.
-	if isNull(c, "pos_embed_max_size") {
+	if c.IsNull("pos_embed_max_size") {
 		c.Problem("pos_embed_max_size", "not supported: found null, wanted the height and width of the table pos_embed.pos_embed in patches")
-	}
-	for key, n := range map[string]int{"num_layers": cfg.Layers, "patch_size": cfg.PatchSize} {
-		if n > 1000 {
-			c.Problem(key, "found %d, wanted at most 1000", n)
-		}
-	}
-	if cfg.PosEmbedMaxSize > 4096 {
-		c.Problem("pos_embed_max_size", "found %d, wanted at most 4096", cfg.PosEmbedMaxSize)
 	}
 	for _, i := range cfg.DualAttentionLayers {
 		if i < 0 || i >= cfg.Layers {
@@ -85,9 +75,4 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 		return Config{}, err
 	}
 	return cfg, nil
-}
-
-// isNull tells an explicit null from an absent key.
-func isNull(c *checkpoint.Config, key string) bool {
-	return !c.Has(key) && slices.Contains(c.Keys(), key)
 }

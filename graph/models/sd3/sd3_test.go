@@ -102,7 +102,7 @@ func TestGoldenBlocks(t *testing.T) {
 	})
 	last := fmt.Sprintf("transformer_blocks.%d", cfg.Layers-1)
 	run(last+".norm1_context", []string{"x", "conditioning_embedding"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
-		return []*ml.Node{nn.AdaLayerNormContinuous(c, last+".norm1_context", in[0], in[1], 1e-6)}
+		return []*ml.Node{nn.AdaLayerNormContinuous(c, last+".norm1_context", in[0], in[1], 1e-6, true)}
 	})
 	// The last block gives no text, so its only result is recorded as out/1, which Case.Block does not look for.
 	t.Run(last, func(t *testing.T) {

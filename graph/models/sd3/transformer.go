@@ -15,8 +15,6 @@ import (
 
 // Options are the static sizes of one program of the transformer.
 type Options struct {
-	// Name is the component's name, "transformer" where it is empty.
-	Name          string
 	Batch         int
 	Height, Width int // of the latents; multiples of the config's PatchSize
 	TextLength    int // tokens of encoder_hidden_states
@@ -50,11 +48,8 @@ func (o Options) Check(cfg Config) error {
 //
 // The output is sample [B, out_channels, height, width].
 func New(cfg Config, o Options, dtype graph.DType) trace.Network {
-	if o.Name == "" {
-		o.Name = "transformer"
-	}
 	return trace.Network{
-		Name:  o.Name,
+		Name:  "transformer",
 		Class: "SD3Transformer2DModel",
 		DType: dtype,
 		Inputs: []trace.Input{
@@ -81,9 +76,9 @@ func transformer(c *trace.Ctx, cfg Config, in map[string]*ml.Node) *ml.Node {
 	for i := range cfg.Layers {
 		text, image = nn.JointBlock(c, fmt.Sprintf("transformer_blocks.%d", i), image, text, temb, cfg.block(i))
 	}
-	image = nn.AdaLayerNormContinuous(c, "norm_out", image, temb, 1e-6)
+	image = nn.AdaLayerNormContinuous(c, "norm_out", image, temb, 1e-6, true)
 	image = nn.Linear(c, "proj_out", image, cfg.PatchSize*cfg.PatchSize*cfg.OutChannels, true)
-	return unpatchify(cfg, image, latents.Shape().Dim(2), latents.Shape().Dim(3))
+	return nn.Unpatchify(image, cfg.PatchSize, latents.Shape().Dim(2), latents.Shape().Dim(3))
 }
 
 // block has the options of block i: the last one leaves the text out behind its attention.
@@ -109,12 +104,4 @@ func patchEmbed(c *trace.Ctx, name string, cfg Config, latents *ml.Node) *ml.Nod
 	table := ml.Reshape(c.Weight("pos_embed", 1, size*size, cfg.Dim()), 1, size, size, cfg.Dim())
 	crop := ml.Slice(table, ml.AxisRange(), ml.AxisRange(top, top+h), ml.AxisRange(left, left+w))
 	return ml.Reshape(ml.Add(x, crop), b, h*w, cfg.Dim())
-}
-
-// unpatchify lays the tokens x [B, h*w, p*p*out_channels] out as latents [B, out_channels, H, W]; within a token the channels vary fastest.
-func unpatchify(cfg Config, x *ml.Node, height, width int) *ml.Node {
-	b, p := x.Shape().Dim(0), cfg.PatchSize
-	x = ml.Reshape(x, b, height/p, width/p, p, p, cfg.OutChannels)
-	x = ml.TransposeAllAxes(x, 0, 5, 1, 3, 2, 4)
-	return ml.Reshape(x, b, cfg.OutChannels, height, width)
 }

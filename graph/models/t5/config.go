@@ -40,7 +40,7 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 		Model:       c.PositiveInt("d_model", 512),
 		KV:          c.PositiveInt("d_kv", 64),
 		FF:          c.PositiveInt("d_ff", def.FF),
-		Layers:      c.PositiveInt("num_layers", def.Layers),
+		Layers:      c.PositiveIntUpTo("num_layers", def.Layers, 1000),
 		Heads:       c.PositiveInt("num_heads", def.Heads),
 		Buckets:     c.PositiveInt("relative_attention_num_buckets", 32),
 		MaxDistance: c.PositiveInt("relative_attention_max_distance", 128),
@@ -61,9 +61,6 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 	}
 	if cfg.MaxDistance <= cfg.Buckets/4 {
 		c.Problem("relative_attention_max_distance", "found %d, wanted more than a quarter of relative_attention_num_buckets %d", cfg.MaxDistance, cfg.Buckets)
-	}
-	if cfg.Layers > 1000 {
-		c.Problem("num_layers", "found %d, wanted at most 1000", cfg.Layers)
 	}
 	if c.Bool("is_decoder", false) {
 		c.Problem("is_decoder", "found true, wanted false: only the encoder is supported")

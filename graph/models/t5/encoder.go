@@ -9,28 +9,17 @@ import (
 	ml "github.com/gomlx/gomlx/core/graph"
 
 	"precast/graph"
+	"precast/graph/checkpoint"
 	"precast/graph/nn"
 	"precast/graph/trace"
 )
 
-// Keys under which files hold the token embedding: published ones have the first, the second or both, with equal data.
-const (
-	SharedKey      = "shared"
-	EmbedTokensKey = "encoder.embed_tokens"
-)
+// Aliases are the other spelling of the token embedding's key: published files have the first, the second or both, with equal data.
+var Aliases = []checkpoint.Alias{{Pattern: `^shared\.weight$`, Stored: "encoder.embed_tokens.weight"}}
 
 // biasTable is the module, below encoder, that has a block's table of the position bias.
 func biasTable(block int) string {
 	return fmt.Sprintf("block.%d.layer.0.SelfAttention.relative_attention_bias", block)
-}
-
-// EmbeddingKey returns the key that a checkpoint has the token embedding under; has tells which tensors there are. Where
-// there is none it is SharedKey, so that the loader reports that one as missing.
-func EmbeddingKey(has func(key string) bool) string {
-	if !has(SharedKey+".weight") && has(EmbedTokensKey+".weight") {
-		return EmbedTokensKey
-	}
-	return SharedKey
 }
 
 // Options are the static sizes and choices of one program of the encoder.
@@ -39,8 +28,6 @@ type Options struct {
 	Name   string
 	Batch  int
 	Length int // tokens
-	// EmbeddingKey is SharedKey (also where empty) or EmbedTokensKey.
-	EmbeddingKey string
 	// Mask adds the input attention_mask. Without it padding is attended to.
 	Mask bool
 }
@@ -54,9 +41,6 @@ type Options struct {
 func New(cfg Config, o Options, dtype graph.DType) trace.Network {
 	if o.Name == "" {
 		o.Name = "text_encoder_2"
-	}
-	if o.EmbeddingKey == "" {
-		o.EmbeddingKey = SharedKey
 	}
 	ids := shapes.Make(dtypes.Int32, o.Batch, o.Length)
 	n := trace.Network{
@@ -79,7 +63,7 @@ func New(cfg Config, o Options, dtype graph.DType) trace.Network {
 }
 
 func encoder(c *trace.Ctx, cfg Config, o Options, ids, attention *ml.Node) *ml.Node {
-	x := nn.Embedding(c, o.EmbeddingKey, ids, cfg.VocabSize, cfg.Model)
+	x := nn.Embedding(c, "shared", ids, cfg.VocabSize, cfg.Model)
 	if x.DType() == dtypes.Float16 {
 		// Feed-forward blocks give float32 then (see feedForward), and so the stream is float32 from the first on.
 		x = ml.ConvertDType(x, dtypes.Float32)

@@ -44,11 +44,8 @@ func TestGolden(t *testing.T) {
 		t.Run(tc.set+"/"+tc.ids, func(t *testing.T) {
 			ref := golden.Open(t, tc.set)
 			ids := ref.Tensor(tc.ids, dtypes.Int32)
-			keys := ref.Keys("text_encoder_2")
-			n := New(parse(t, ref.Config("text_encoder_2")), Options{
-				Batch: ids.Shape().Dim(0), Length: ids.Shape().Dim(1),
-				EmbeddingKey: EmbeddingKey(func(key string) bool { _, ok := keys[key]; return ok }),
-			}, dtypes.Float32)
+			ref.Aliases(Aliases)
+			n := New(parse(t, ref.Config("text_encoder_2")), Options{Batch: ids.Shape().Dim(0), Length: ids.Shape().Dim(1)}, dtypes.Float32)
 			out := ref.Run("text_encoder_2", n, map[string]*tensors.Tensor{"input_ids": ids})
 			ref.Check(tc.want, out[0])
 		})
@@ -72,11 +69,8 @@ func TestGoldenOthers(t *testing.T) {
 		t.Run(tc.set+"/"+tc.call, func(t *testing.T) {
 			ref := golden.Open(t, tc.set)
 			inputs := map[string]*tensors.Tensor{"input_ids": ref.Tensor(tc.call+"/in/input_ids", dtypes.Int32)}
-			keys := ref.Keys(tc.component)
-			o := Options{
-				Name: tc.component, Batch: 1, Length: inputs["input_ids"].Shape().Dim(1),
-				EmbeddingKey: EmbeddingKey(func(key string) bool { _, ok := keys[key]; return ok }),
-			}
+			ref.Aliases(Aliases)
+			o := Options{Name: tc.component, Batch: 1, Length: inputs["input_ids"].Shape().Dim(1)}
 			var mask []int32
 			if name := tc.call + "/in/attention_mask"; ref.Has(name) {
 				o.Mask = true
@@ -232,22 +226,6 @@ func TestUngated(t *testing.T) {
 	// The root mean square of (7, 1) is 5: normalised (1.4, 0.4), wi gives (1.4, -0.4, 1.8), relu (1.4, 0, 1.8).
 	if got, want := fmt.Sprintf("%.4f", out[0].Value()), "[[[181.4000 362.8000]]]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
-func TestEmbeddingKey(t *testing.T) {
-	for _, tc := range []struct {
-		keys map[string]bool
-		want string
-	}{
-		{map[string]bool{"shared.weight": true}, SharedKey},
-		{map[string]bool{"encoder.embed_tokens.weight": true}, EmbedTokensKey},
-		{map[string]bool{"shared.weight": true, "encoder.embed_tokens.weight": true}, SharedKey},
-		{nil, SharedKey},
-	} {
-		if got := EmbeddingKey(func(k string) bool { return tc.keys[k] }); got != tc.want {
-			t.Errorf("%v: got %s, want %s", tc.keys, got, tc.want)
-		}
 	}
 }
 

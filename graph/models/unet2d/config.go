@@ -110,12 +110,12 @@ func ParseConfig(cfg *checkpoint.Config) (Config, error) {
 	if c.DownsamplePadding < 0 || c.DownsamplePadding > 1 {
 		cfg.Problem("downsample_padding", "found %d, wanted 0 or 1", c.DownsamplePadding)
 	}
-	if isNull(cfg, "mid_block_type") {
+	if cfg.IsNull("mid_block_type") {
 		c.MidBlockType = ""
 	} else {
 		c.MidBlockType = oneOf(cfg, "mid_block_type", midBlockTypes[0], midBlockTypes)
 	}
-	if isNull(cfg, "norm_num_groups") {
+	if cfg.IsNull("norm_num_groups") {
 		cfg.Problem("norm_num_groups", "not supported: found null, wanted a number of groups")
 	}
 
@@ -252,11 +252,6 @@ func (c *Config) TextDim() int {
 		return c.EncoderHidDim
 	}
 	return c.CrossAttentionDim
-}
-
-// isNull tells an explicit null from an absent key, for the few fields where null is not the default.
-func isNull(cfg *checkpoint.Config, key string) bool {
-	return !cfg.Has(key) && slices.Contains(cfg.Keys(), key)
 }
 
 // blockTypes reads a list of block classes, each one of known. diffusers also takes the names with the prefix "UNetRes".

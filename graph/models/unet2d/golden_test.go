@@ -109,7 +109,7 @@ func build(m *model, module, name string, in map[string]*ml.Node) []*ml.Node {
 	case "time_proj":
 		return one(m.timesteps(in["timesteps"], m.BlockOutChannels[0]))
 	case "time_embedding", "add_embedding":
-		return one(nn.TimestepEmbedding(m.Ctx, name, in["sample"], m.TimeEmbeddingDim))
+		return one(nn.TimestepEmbedding(m.Ctx, name, in["sample"], m.TimeEmbeddingDim, true))
 	case "down_blocks":
 		x, states := m.downBlock(index, x, temb, text)
 		return append(one(x), states...)

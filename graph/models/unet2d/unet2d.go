@@ -108,13 +108,13 @@ func imageSize(skips []*ml.Node) [2]int {
 
 // timeEmbedding is the time embedding, [1, TimeEmbeddingDim], or [B, TimeEmbeddingDim] where SDXL's text_embeds and time_ids are part of it.
 func (m *model) timeEmbedding(timestep, textEmbeds, timeIDs *ml.Node) *ml.Node {
-	emb := nn.TimestepEmbedding(m.Ctx, "time_embedding", m.timesteps(ml.Reshape(timestep, 1), m.BlockOutChannels[0]), m.TimeEmbeddingDim)
+	emb := nn.TimestepEmbedding(m.Ctx, "time_embedding", m.timesteps(ml.Reshape(timestep, 1), m.BlockOutChannels[0]), m.TimeEmbeddingDim, true)
 	emb = activate(m.TimestepPostAct, emb)
 	if textEmbeds != nil {
 		batch := textEmbeds.Shape().Dim(0)
 		ids := ml.Reshape(m.timesteps(ml.Reshape(timeIDs, -1), m.AdditionTimeEmbedDim), batch, -1)
 		added := ml.Concatenate([]*ml.Node{textEmbeds, convert(ids, m.DType)}, 1)
-		emb = ml.Add(emb, nn.TimestepEmbedding(m.Ctx, "add_embedding", added, m.TimeEmbeddingDim))
+		emb = ml.Add(emb, nn.TimestepEmbedding(m.Ctx, "add_embedding", added, m.TimeEmbeddingDim, true))
 	}
 	return activate(m.TimeEmbeddingActFn, emb)
 }

@@ -2,8 +2,6 @@
 package wan
 
 import (
-	"slices"
-
 	"precast/graph/checkpoint"
 )
 
@@ -40,47 +38,27 @@ const (
 // ParseConfig reads a transformer's config.json. Its error lists every bad field.
 func ParseConfig(c *checkpoint.Config) (Config, error) {
 	cfg := Config{
-		Heads:         c.PositiveInt("num_attention_heads", 40),
-		HeadDim:       c.PositiveInt("attention_head_dim", 128),
-		InChannels:    c.PositiveInt("in_channels", 16),
-		TextDim:       c.PositiveInt("text_dim", 4096),
-		FreqDim:       c.PositiveInt("freq_dim", 256),
-		FFNDim:        c.PositiveInt("ffn_dim", 13824),
-		Layers:        c.Int("num_layers", 40),
+		Heads:         c.PositiveIntUpTo("num_attention_heads", 40, maxHeads),
+		HeadDim:       c.PositiveIntUpTo("attention_head_dim", 128, maxHeads),
+		InChannels:    c.PositiveIntUpTo("in_channels", 16, maxSize),
+		TextDim:       c.PositiveIntUpTo("text_dim", 4096, maxSize),
+		FreqDim:       c.PositiveIntUpTo("freq_dim", 256, maxSize),
+		FFNDim:        c.PositiveIntUpTo("ffn_dim", 13824, maxSize),
+		Layers:        c.IntIn("num_layers", 40, 0, maxLayers),
 		CrossAttnNorm: c.Bool("cross_attn_norm", true),
 		Eps:           c.PositiveFloat("eps", 1e-6),
-		RoPEMaxSeqLen: c.PositiveInt("rope_max_seq_len", 1024),
+		RoPEMaxSeqLen: c.PositiveIntUpTo("rope_max_seq_len", 1024, maxSize),
 	}
-	// out_channels is 16 where it is absent, in_channels where it is null.
-	out := 16
-	if slices.Contains(c.Keys(), "out_channels") {
-		out = cfg.InChannels
+	// Here null is not the default: it means as many as come in.
+	if c.IsNull("out_channels") {
+		cfg.OutChannels = cfg.InChannels
+	} else {
+		cfg.OutChannels = c.PositiveIntUpTo("out_channels", 16, maxSize)
 	}
-	cfg.OutChannels = c.PositiveInt("out_channels", out)
 	c.OneOf("qk_norm", "rms_norm_across_heads", "rms_norm_across_heads")
 	for _, key := range []string{"image_dim", "added_kv_proj_dim", "pos_embed_seq_len"} {
 		if raw := c.Raw(key); raw != nil {
 			c.Problem(key, "not supported: found %s, wanted null: a transformer that takes an image (image-to-video) is not one of text-to-video", raw)
-		}
-	}
-	if cfg.Layers < 0 || cfg.Layers > maxLayers {
-		c.Problem("num_layers", "found %d, wanted 0 to %d", cfg.Layers, maxLayers)
-	}
-	for _, field := range []struct {
-		key      string
-		n, bound int
-	}{
-		{"num_attention_heads", cfg.Heads, maxHeads},
-		{"attention_head_dim", cfg.HeadDim, maxHeads},
-		{"in_channels", cfg.InChannels, maxSize},
-		{"out_channels", cfg.OutChannels, maxSize},
-		{"text_dim", cfg.TextDim, maxSize},
-		{"freq_dim", cfg.FreqDim, maxSize},
-		{"ffn_dim", cfg.FFNDim, maxSize},
-		{"rope_max_seq_len", cfg.RoPEMaxSeqLen, maxSize},
-	} {
-		if field.n > field.bound {
-			c.Problem(field.key, "found %d, wanted at most %d", field.n, field.bound)
 		}
 	}
 	if cfg.FreqDim < 2 {

@@ -78,7 +78,7 @@ func transformer(c *trace.Ctx, cfg Config, in map[string]*ml.Node) *ml.Node {
 		x = block(c, fmt.Sprintf("blocks.%d", i), cfg, x, text, modulation, rotary)
 	}
 	m := modulate(c, 2, temb, cfg.Dim())
-	x = toDType(nn.Modulate(nn.FP32LayerNorm(c, "norm_out", x, cfg.Eps, false), m[1], m[0]), c.DType)
+	x = ml.ConvertDType(nn.Modulate(nn.FP32LayerNorm(c, "norm_out", x, cfg.Eps, false), m[1], m[0]), c.DType)
 	x = nn.Linear(c, "proj_out", x, cfg.Patch()*cfg.OutChannels, true)
 	return unpatchify(x, cfg, grid)
 }
@@ -93,7 +93,7 @@ func conditionEmbedder(c *trace.Ctx, cfg Config, timestep, text *ml.Node) (temb,
 	wide := nn.Wide(c.DType)
 	h = nn.LinearAs(c, wide, "time_embedder.linear_1", h, cfg.Dim(), true)
 	h = nn.LinearAs(c, wide, "time_embedder.linear_2", nn.SiLU(h), cfg.Dim(), true)
-	temb = toDType(h, c.DType)
+	temb = ml.ConvertDType(h, c.DType)
 	modulation = nn.Linear(c, "time_proj", nn.SiLU(temb), 6*cfg.Dim(), true)
 	// PixArtAlphaTextProjection.
 	text = nn.GELUTanh(nn.Linear(c, "text_embedder.linear_1", text, cfg.Dim(), true))
@@ -104,7 +104,7 @@ func conditionEmbedder(c *trace.Ctx, cfg Config, timestep, text *ml.Node) (temb,
 // each sum [B, C] or [B, L, C] in float32.
 func modulate(c *trace.Ctx, n int, emb *ml.Node, dim int) []*ml.Node {
 	table := ml.Split(c.WeightAs(nn.Wide(c.DType), "scale_shift_table", 1, n, dim), 1, n)
-	emb = toDType(emb, nn.Wide(c.DType))
+	emb = ml.ConvertDType(emb, nn.Wide(c.DType))
 	axis := emb.Rank() - 1
 	parts := make([]*ml.Node, n)
 	for i := range parts {
@@ -130,19 +130,19 @@ func block(c *trace.Ctx, name string, cfg Config, x, text, modulation *ml.Node, 
 	// add is a sum into the stream in float32, rounded once.
 	add := func(x, branch, gate *ml.Node) *ml.Node {
 		wide := nn.Wide(c.DType)
-		return toDType(ml.Add(toDType(x, wide), nn.Gate(toDType(branch, wide), gate)), c.DType)
+		return ml.ConvertDType(ml.Add(ml.ConvertDType(x, wide), nn.Gate(ml.ConvertDType(branch, wide), gate)), c.DType)
 	}
 
-	h := toDType(nn.Modulate(nn.FP32LayerNorm(c, "norm1", x, cfg.Eps, false), scale, shift), c.DType)
+	h := ml.ConvertDType(nn.Modulate(nn.FP32LayerNorm(c, "norm1", x, cfg.Eps, false), scale, shift), c.DType)
 	x = add(x, attention(c, "attn1", cfg, h, h, rotary), gate)
 
 	h = x
 	if cfg.CrossAttnNorm {
-		h = toDType(nn.FP32LayerNorm(c, "norm2", x, cfg.Eps, true), c.DType)
+		h = ml.ConvertDType(nn.FP32LayerNorm(c, "norm2", x, cfg.Eps, true), c.DType)
 	}
 	x = ml.Add(x, attention(c, "attn2", cfg, h, text, nil))
 
-	h = toDType(nn.Modulate(nn.FP32LayerNorm(c, "norm3", x, cfg.Eps, false), scaleFFN, shiftFFN), c.DType)
+	h = ml.ConvertDType(nn.Modulate(nn.FP32LayerNorm(c, "norm3", x, cfg.Eps, false), scaleFFN, shiftFFN), c.DType)
 	return add(x, nn.FeedForward(c, "ffn", h, cfg.FFNDim, "gelu-approximate"), gateFFN)
 }
 
@@ -171,12 +171,4 @@ func unpatchify(x *ml.Node, cfg Config, grid []int) *ml.Node {
 	x = ml.Reshape(x, grid[0], grid[1], grid[2], grid[3], p[0], p[1], p[2], cfg.OutChannels)
 	x = ml.TransposeAllAxes(x, 0, 7, 1, 4, 2, 5, 3, 6)
 	return ml.Reshape(x, grid[0], cfg.OutChannels, grid[1]*p[0], grid[2]*p[1], grid[3]*p[2])
-}
-
-// toDType converts x to d, or returns x itself where it is that already.
-func toDType(x *ml.Node, d dtypes.DType) *ml.Node {
-	if x.DType() == d {
-		return x
-	}
-	return ml.ConvertDType(x, d)
 }

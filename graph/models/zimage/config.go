@@ -35,35 +35,20 @@ func ParseConfig(c *checkpoint.Config) (Config, error) {
 	cfg := Config{
 		InChannels:    c.PositiveInt("in_channels", 16),
 		Dim:           c.PositiveInt("dim", 3840),
-		Layers:        c.Int("n_layers", 30),
-		RefinerLayers: c.Int("n_refiner_layers", 2),
+		Layers:        c.IntIn("n_layers", 30, 0, 1000),
+		RefinerLayers: c.IntIn("n_refiner_layers", 2, 0, 1000),
 		Heads:         c.PositiveInt("n_heads", 30),
 		NormEps:       c.PositiveFloat("norm_eps", 1e-5),
 		QKNorm:        c.Bool("qk_norm", true),
 		CaptionDim:    c.PositiveInt("cap_feat_dim", 2560),
 		RoPETheta:     c.PositiveFloat("rope_theta", 256),
 		TimeScale:     c.PositiveFloat("t_scale", 1000),
-		RoPEAxes:      c.PositiveInts("axes_dims", []int{32, 48, 48}),
 		RoPELengths:   c.PositiveInts("axes_lens", []int{1024, 512, 512}),
-	}
-	for key, n := range map[string]int{"n_layers": cfg.Layers, "n_refiner_layers": cfg.RefinerLayers} {
-		if n < 0 || n > 1000 {
-			c.Problem(key, "found %d, wanted 0 to 1000", n)
-		}
 	}
 	if cfg.Dim%cfg.Heads != 0 {
 		c.Problem("dim", "found %d, wanted a multiple of n_heads %d", cfg.Dim, cfg.Heads)
 	}
-	sum := 0
-	for _, n := range cfg.RoPEAxes {
-		sum += n
-		if n%2 != 0 {
-			c.Problem("axes_dims", "found %v, wanted even numbers", cfg.RoPEAxes)
-		}
-	}
-	if len(cfg.RoPEAxes) != 3 || sum != cfg.HeadDim() {
-		c.Problem("axes_dims", "found %v, wanted 3 numbers with the sum dim/n_heads %d", cfg.RoPEAxes, cfg.HeadDim())
-	}
+	cfg.RoPEAxes = c.RoPEAxes("axes_dims", []int{32, 48, 48}, "dim/n_heads", cfg.HeadDim())
 	if len(cfg.RoPELengths) != 3 || cfg.RoPELengths[0] < multiple+2 {
 		c.Problem("axes_lens", "found %v, wanted 3 numbers, the first at least %d", cfg.RoPELengths, multiple+2)
 	}

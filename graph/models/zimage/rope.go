@@ -2,7 +2,8 @@ package zimage
 
 import (
 	"fmt"
-	"math"
+
+	"precast/graph/nn"
 )
 
 // multiple is what the lengths of prompt and picture are padded to (SEQ_MULTI_OF).
@@ -24,30 +25,20 @@ func RoPE(cfg Config, h, w, text, textLength int) (cos, sin []float32, err error
 	if err := checkGrid(cfg, h, w); err != nil {
 		return nil, nil, err
 	}
-	n := (padded(h*w) + padded(textLength)) * cfg.HeadDim()
-	cos, sin = make([]float32, 0, n), make([]float32, 0, n)
-	token := func(position ...int) {
-		for axis, dim := range cfg.RoPEAxes {
-			for k := 0; k < dim; k += 2 {
-				angle := float32(float64(position[axis]) / math.Pow(cfg.RoPETheta, float64(k)/float64(dim)))
-				s, c := math.Sincos(float64(angle))
-				cos = append(cos, float32(c), float32(c))
-				sin = append(sin, float32(s), float32(s))
-			}
-		}
-	}
+	t := nn.NewRotaryTables(cfg.RoPEAxes, cfg.RoPETheta, padded(h*w)+padded(textLength))
+	t.RoundAngles = true
 	for i := range h {
 		for j := range w {
-			token(1+padded(text), i, j)
+			t.Add(1+padded(text), i, j)
 		}
 	}
 	for range padded(h*w) - h*w {
-		token(0, 0, 0)
+		t.Add(0, 0, 0)
 	}
 	for i := range padded(textLength) {
-		token(1+i, 0, 0)
+		t.Add(1+i, 0, 0)
 	}
-	return cos, sin, nil
+	return t.Cos, t.Sin, nil
 }
 
 // MaxText is the longest prompt that the model has positions for, in tokens: the picture's come behind it.

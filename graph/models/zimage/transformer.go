@@ -14,8 +14,6 @@ import (
 
 // Options are the static sizes of one program of the transformer.
 type Options struct {
-	// Name is the component's name, "transformer" where it is empty.
-	Name  string
 	Batch int
 	// TextLength is how many tokens encoder_hidden_states has. In diffusers a prompt comes at its own length; here it is padded to this one, so
 	// that one program serves every prompt.
@@ -56,12 +54,9 @@ func New(cfg Config, o Options, dtype graph.DType) trace.Network {
 	if err := o.Check(cfg); err != nil {
 		panic("BUG: unchecked options: " + err.Error())
 	}
-	if o.Name == "" {
-		o.Name = "transformer"
-	}
 	image, text := o.sequences()
 	return trace.Network{
-		Name:  o.Name,
+		Name:  "transformer",
 		Class: "ZImageTransformer2DModel",
 		DType: dtype,
 		Inputs: []trace.Input{
@@ -111,7 +106,7 @@ func transformer(c *trace.Ctx, cfg Config, in map[string]*ml.Node) *ml.Node {
 		joint = block(c, fmt.Sprintf("layers.%d", i), cfg, joint, temb, keys, jointRotary)
 	}
 	image = finalLayer(c, cfg, ml.SliceAxis(joint, 1, ml.AxisRangeFromStart(tokens)), temb)
-	return unpatchify(image, height, width)
+	return nn.Unpatchify(image, patchSize, height, width)
 }
 
 // patchName is the module of a list that has the embedder or the last layer of a pair of patch sizes.
@@ -203,11 +198,4 @@ func patchify(x *ml.Node) *ml.Node {
 	h, w := d[2]/patchSize, d[3]/patchSize
 	x = ml.Reshape(x, d[0], d[1], h, patchSize, w, patchSize)
 	return ml.Reshape(ml.TransposeAllAxes(x, 0, 2, 4, 3, 5, 1), d[0], h*w, patchSize*patchSize*d[1])
-}
-
-// unpatchify undoes patchify: x [B, H/2 W/2, 4 C] -> [B, C, H, W].
-func unpatchify(x *ml.Node, height, width int) *ml.Node {
-	batch, channels := x.Shape().Dim(0), x.Shape().Dim(2)/(patchSize*patchSize)
-	x = ml.Reshape(x, batch, height/patchSize, width/patchSize, patchSize, patchSize, channels)
-	return ml.Reshape(ml.TransposeAllAxes(x, 0, 5, 1, 3, 2, 4), batch, channels, height, width)
 }
