@@ -156,7 +156,7 @@ func (c fieldCase) judge(t *testing.T, o fieldOutcome) {
 	}
 	// An entry of a list is named by the list. Where the value is a class it is named, where it is a size the weights that do not fit are, and what is
 	// not JSON by its line and column; numbers that are only together no schedule are those of the scheduler.
-	words := []string{"do not fit its config", c.File + ":1:", "cannot run 4 steps", "cannot run 2 steps", "do not belong together"}
+	words := []string{"do not fit its config", c.File + ":1:", "cannot run 4 steps", "cannot run 2 steps", "do not belong together", "they must be equal"}
 	if class := strings.Trim(c.Value, `"`); class != "" {
 		words = append(words, fmt.Sprintf("class %q", class), fmt.Sprintf("(%s)", class))
 	}
