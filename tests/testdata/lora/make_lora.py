@@ -21,6 +21,7 @@ import transformers.integrations.peft
 from diffusers.loaders import lora_conversion_utils, lora_pipeline
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils import get_peft_model_state_dict
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 transformers.integrations.peft.check_peft_version = lambda **_: None
@@ -31,6 +32,8 @@ CALLS = {
     "flux1-dev": dict(height=32, width=48, num_inference_steps=2, guidance_scale=3.5, max_sequence_length=32, prompt=PROMPT),
     "sd15": dict(height=32, width=48, num_inference_steps=3, guidance_scale=7.5, prompt=PROMPT, negative_prompt=NEGATIVE),
     "sdxl": dict(height=32, width=48, num_inference_steps=2, guidance_scale=5.0, prompt=PROMPT, negative_prompt=NEGATIVE),
+    "sd3": dict(height=32, width=48, num_inference_steps=2, guidance_scale=5.0, prompt=PROMPT, negative_prompt=NEGATIVE, max_sequence_length=32),
+    "z-image": dict(height=32, width=48, num_inference_steps=2, guidance_scale=3.0, prompt=PROMPT, negative_prompt=NEGATIVE, max_sequence_length=64),
 }
 SEED = 20
 
@@ -159,7 +162,11 @@ def save_diffusers(root, model, name, denoiser_config, text_configs):
         metadata[f"{component}_lora_adapter_metadata"] = {k: (sorted(v) if isinstance(v, set) else v) for k, v in config.items()}
     with tempfile.TemporaryDirectory() as tmp:
         type(pipe).save_lora_weights(tmp, **{f"{c}_lora_layers": s for c, s in layers.items()}, **metadata)
-        shutil.copy(next(Path(tmp).glob("*.safetensors")), HERE / f"{name}.safetensors")
+        path = next(Path(tmp).glob("*.safetensors"))
+        # safetensors writes a header's entries in any order: with one the file is always the same.
+        with safe_open(path, "pt") as f:
+            header = {"lora_adapter_metadata": f.metadata()["lora_adapter_metadata"]}
+        save(name, load_file(path), header)
 
 
 @contextlib.contextmanager
@@ -376,6 +383,16 @@ def make_files(root):
         root, "sdxl", "sdxl-diffusers", peft_config(r=2, lora_alpha=2, target_modules=unet_modules(xl)),
         {"text_encoder": peft_config(r=2, lora_alpha=3, **clip), "text_encoder_2": peft_config(r=3, lora_alpha=3, **clip)},
     )
+    # Pipelines whose LoRAs are read in the spelling of diffusers alone
+    some = ["pos_embed.proj", "context_embedder", "transformer_blocks.0.attn.to_q", "transformer_blocks.1.attn.to_out.0", "transformer_blocks.0.ff_context.net.2",
+            "transformer_blocks.0.attn2.to_v", "transformer_blocks.1.attn.add_k_proj"]  # fmt: skip
+    save_diffusers(
+        root, "sd3", "sd3-diffusers", peft_config(r=2, lora_alpha=4, target_modules=some),
+        {"text_encoder": peft_config(r=2, lora_alpha=3, **clip), "text_encoder_2": peft_config(r=2, lora_alpha=2, **clip)},
+    )
+    some = ["layers.0.attention.to_q", "layers.1.attention.to_out.0", "layers.2.adaLN_modulation.0", "noise_refiner.0.feed_forward.w1", "context_refiner.0.attention.to_v",
+            "t_embedder.mlp.0"]  # fmt: skip
+    save_diffusers(root, "z-image", "zimage-diffusers", peft_config(r=2, lora_alpha=4, target_modules=some), {})
     flux_kohya(root)
     flux_mixed(root)
     flux_xlabs(root)
@@ -408,6 +425,10 @@ RUNS = {
     "sdxl-none": ("sdxl", []),
     "sdxl-diffusers": ("sdxl", [("sdxl-diffusers", 1.0)]),
     "sdxl-kohya": ("sdxl", [("sdxl-kohya", 1.0)]),
+    "sd3-none": ("sd3", []),
+    "sd3-diffusers": ("sd3", [("sd3-diffusers", 1.0)]),
+    "zimage-none": ("z-image", []),
+    "zimage-diffusers": ("z-image", [("zimage-diffusers", 1.0)]),
 }
 
 
