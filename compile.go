@@ -175,9 +175,12 @@ func (p *Pipeline) programsFor(o CompileOptions) ([]Sizes, []*pipelines.Program,
 	var shapes []Sizes
 	var programs []*pipelines.Program
 	for _, s := range list {
+		if s.Batch < 0 {
+			return nil, nil, userErrorf("batch: found %d, wanted 1 or more", s.Batch)
+		}
 		req := o.Request
 		req.Height, req.Width, req.NumFrames, req.MaxSequenceLength = s.Height, s.Width, s.Frames, s.MaxSequenceLength
-		req.Prompt, req.NumImagesPerPrompt = []string{""}, max(1, s.Batch)
+		req.Prompt, req.NumImagesPerPrompt = []string{""}, s.Batch
 		if len(req.NegativePrompt) > 1 {
 			req.NegativePrompt = req.NegativePrompt[:1]
 		}

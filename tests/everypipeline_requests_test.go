@@ -173,3 +173,34 @@ func argument(field string) string {
 	}
 	return strings.ReplaceAll(b.String(), "cfgscale", "cfg_scale")
 }
+
+// TestEveryPipelineBadSizes gives each of the sizes to compile for values that it should not have: an error that names it, or none. Nothing is traced.
+func TestEveryPipelineBadSizes(t *testing.T) {
+	everyPipeline(t, func(t *testing.T, name string) {
+		p := openPipeline(t, carriedModel(t, name), precast.Config{Backend: "go", NoCache: true})
+		good, err := p.SizesFor(smallRequest(p.Class()))
+		must(t, err)
+		words := map[string]string{"Batch": "batch", "Height": "height", "Width": "width", "Frames": "num_frames", "MaxSequenceLength": "max_sequence_length"}
+		for field := range reflect.TypeFor[precast.Sizes]().Fields() {
+			if field.Type.Kind() != reflect.Int {
+				continue
+			}
+			for _, v := range []int{-1, math.MinInt, math.MaxInt, 1 << 40, 1<<31 + 8} {
+				s := good
+				reflect.ValueOf(&s).Elem().FieldByIndex(field.Index).SetInt(int64(v))
+				_, err := p.Compile(t.Context(), precast.CompileOptions{Shapes: []precast.Sizes{s}, CompileTo: "trace"})
+				what := fmt.Sprintf("%s = %d", field.Name, v)
+				if err == nil {
+					t.Errorf("%s: it was traced", what)
+					continue
+				}
+				if _, ok := errors.AsType[*precast.InternalError](err); ok || !strings.Contains(err.Error(), words[field.Name]) {
+					t.Errorf("%s: the message does not name %s: %.300s", what, words[field.Name], err)
+				}
+			}
+		}
+		if n := p.Stats().Counts["trace"]; n != 0 {
+			t.Errorf("%d programs were traced", n)
+		}
+	})
+}

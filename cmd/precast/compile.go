@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"text/tabwriter"
 
 	"github.com/spf13/pflag"
@@ -85,6 +86,9 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		}
 		if len(o.Shapes) == 0 {
 			o.Shapes = []precast.Sizes{{}}
+		}
+		if *batch > math.MaxInt / *images {
+			return userError("batch-size: found %d, and %d times num-images-per-prompt, wanted fewer pictures", *batch, *images)
 		}
 		for i := range o.Shapes {
 			o.Shapes[i].Batch, o.Shapes[i].Frames, o.Shapes[i].MaxSequenceLength = *batch**images, *frames, *length
