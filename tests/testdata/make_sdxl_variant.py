@@ -67,5 +67,5 @@ out["a/step_model_output"], out["a/step_latents"] = torch.stack(steps), torch.st
 out["a/image_u8"] = torch.from_numpy((image * 255).round().astype("uint8"))
 save_file({k: v.contiguous() for k, v in out.items()}, dst / "golden.safetensors")
 kept = {k: v for k, v in run.items() if k != "blocks"}
-(dst / "golden.json").write_text(json.dumps({"name": "sdxl", "variant": "fp16", "runs": {"a": kept}}, indent=1, ensure_ascii=False) + "\n")
+(dst / "golden.json").write_text(json.dumps({"name": "sdxl", "variant": "fp16", "trimmed": True, "runs": {"a": kept}}, indent=1, ensure_ascii=False) + "\n")
 Image.fromarray(out["a/image_u8"][0].numpy()).save(dst / "a.png")

@@ -91,6 +91,7 @@ def main():
             golden["tensors"] = {k: v for k, v in golden.get("tensors", {}).items() if k in tensors}
         else:
             golden = {k: golden[k] for k in ("name", "runs")}
+        golden["trimmed"] = True
         (dst / "golden.json").write_text(json.dumps(golden, indent=1, ensure_ascii=False) + "\n")
         shutil.copyfile(src / "tokenizers.json", dst / "tokenizers.json")
         for r in runs:

@@ -7,6 +7,8 @@
 package golden
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -41,6 +43,9 @@ type Case struct {
 	worst   map[string]distance                     // by side
 	aliases []checkpoint.Alias
 	light   bool
+	// trimmed says that the repository has only a part of this pipeline's goldens (tests/testdata/trim.py): what is missing skips a test.
+	trimmed bool
+	variant string // of the weight files
 }
 
 // distance is how far the golden tensor of that name was missed, as a part of its largest absolute value.
@@ -72,7 +77,37 @@ func openCase(t testing.TB, dir string) *Case {
 		worst: map[string]distance{},
 	}
 	t.Cleanup(c.logWorst)
+	data, err := os.ReadFile(filepath.Join(dir, "golden.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Trimmed bool   `json:"trimmed"`
+		Variant string `json:"variant"`
+	}
+	// Python writes infinities, which JSON does not have.
+	if err := json.Unmarshal(bytes.ReplaceAll(data, []byte("-Infinity"), []byte("0")), &file); err != nil {
+		t.Fatalf("%s: %v", dir, err)
+	}
+	c.trimmed, c.variant = file.Trimmed, file.Variant
 	return c
+}
+
+// missing ends the test: it skips where the repository has only a part of the goldens, and fails where all should be there.
+func (c *Case) missing(what string) {
+	c.t.Helper()
+	if c.trimmed {
+		c.t.Skipf("%s: the repository has no %s; PRECAST_REFERENCE names the whole set", c.dir, what)
+	}
+	c.t.Fatalf("%s has no %s", c.dir, what)
+}
+
+// Whole skips the test where the repository has only a part of the pipeline's goldens.
+func (c *Case) Whole() {
+	c.t.Helper()
+	if c.trimmed {
+		c.missing("goldens of modules")
+	}
 }
 
 // In is the case within a subtest: what fails, fails there.
@@ -167,12 +202,12 @@ func (c *Case) Keys(component string) map[string]checkpoint.Tensor {
 	}
 	paths, err := filepath.Glob(filepath.Join(c.dir, "model", component, "*.safetensors"))
 	if err != nil || len(paths) == 0 {
-		c.t.Fatalf("%s: no weights (%v)", component, err)
+		c.missing("weights of " + component)
 	}
 	all := map[string]checkpoint.Tensor{}
 	for _, path := range paths {
 		// A variant ("model.fp16.safetensors") holds the same keys again.
-		if strings.Count(filepath.Base(path), ".") > 1 {
+		if name, _ := strings.CutSuffix(filepath.Base(path), ".safetensors"); strings.TrimPrefix(filepath.Ext(name), ".") != c.variant {
 			continue
 		}
 		for key, w := range openFile(c.owner, path).Tensors() {
@@ -223,7 +258,7 @@ func (c *Case) Tensor(name string, dtype graph.DType) *tensors.Tensor {
 	c.t.Helper()
 	w, ok := c.goldens.Tensor(name)
 	if !ok {
-		c.t.Fatalf("no golden tensor %s", name)
+		c.missing("golden tensor " + name)
 	}
 	if dtype == dtypes.Int32 {
 		ids, err := w.Int64s()
@@ -337,7 +372,7 @@ func (c *Case) Block(component, module string, inputs []string, build func(x *tr
 		outputs++
 	}
 	if outputs == 0 {
-		c.t.Fatalf("no golden results of block %s", module)
+		c.missing("golden results of block " + module)
 	}
 	results := c.RunModule(component, n, values)
 	for i, got := range results {
