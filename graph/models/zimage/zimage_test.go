@@ -152,7 +152,7 @@ func TestGoldenBlocks(t *testing.T) {
 			})
 		})
 	}
-	c.Whole()
+	ref.Whole()
 	if got := len(ref.Blocks("transformer")); got != 7 {
 		t.Errorf("the reference has %d modules, this test 7", got)
 	}
