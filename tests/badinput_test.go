@@ -474,7 +474,7 @@ var argumentFaults = []badRow{
 	{name: "prompt is not UTF-8", args: []string{"--prompt", "a \xff\xfe cat"}, want: []string{"prompt", "not valid UTF-8"}},
 	{name: "negative prompt is not UTF-8", args: []string{"--negative-prompt", "\xc3("}, want: []string{"negative_prompt", "not valid UTF-8"}},
 	{name: "negative prompts do not match", args: []string{"--negative-prompt", "a", "--negative-prompt", "b"}, want: []string{"negative_prompt: 2 texts for 1 prompts"}},
-	{name: "prompt 2 without encoder 2", args: []string{"--prompt-2", "a"}, want: []string{"prompt_2", "one text encoder"}},
+	{name: "prompt 2 without encoder 2", args: []string{"--prompt-2", "a"}, want: []string{"prompt_2: StableDiffusionPipeline has no such argument"}},
 	{name: "sequence too long", model: "flux1-dev", args: []string{"--max-sequence-length", "513"}, want: []string{"max_sequence_length: found 513, wanted 1 to 512"}},
 	{name: "no pictures", args: []string{"--num-images-per-prompt", "0"}, want: []string{"num-images-per-prompt: found 0"}},
 	{name: "too many pictures", args: []string{"--num-images-per-prompt", "2000000000"}, want: []string{"found 2000000000"}},
