@@ -34,6 +34,9 @@ func TestHalfPrecision(t *testing.T) {
 		if err != nil {
 			continue // not in every tree
 		}
+		if weights, _ := filepath.Glob(filepath.Join(dir, "model", "vae", "*.safetensors")); len(weights) == 0 {
+			continue // what the repository holds of it ends at the latents
+		}
 		var g goldenFile
 		if err := json.Unmarshal(bytes.ReplaceAll(data, []byte("-Infinity"), []byte(`"-Infinity"`)), &g); err != nil {
 			t.Fatal(err)

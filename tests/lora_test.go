@@ -21,8 +21,9 @@ import (
 
 // loraRun is one run that diffusers made with LoRAs fused into the weights: testdata/lora/make_lora.py.
 type loraRun struct {
-	Model string `json:"model"`
-	Call  struct {
+	Model   string `json:"model"`
+	Variant string `json:"variant"`
+	Call    struct {
 		Height            int      `json:"height"`
 		Width             int      `json:"width"`
 		Steps             int      `json:"num_inference_steps"`
@@ -139,7 +140,7 @@ func TestLoRAGoldens(t *testing.T) {
 		for _, backend := range []string{"pjrt", "go"} {
 			t.Run(name+"/"+backend, func(t *testing.T) {
 				needBackend(t, backend)
-				p := openPipeline(t, r.model(t), precast.Config{Backend: backend, CacheDir: cacheDir, LoRAs: r.specs()})
+				p := openPipeline(t, r.model(t), precast.Config{Backend: backend, CacheDir: cacheDir, Variant: r.Variant, LoRAs: r.specs()})
 				seen, out := latentsWith(t, p, r.request())
 				compareLatents(t, file, name+"/step_latents", seen)
 				want, ok := file.Tensor(name + "/image_u8")
@@ -255,7 +256,7 @@ func TestLoRASpellings(t *testing.T) {
 	picture := func(t *testing.T, r *loraRun, spec string) (pixels string) {
 		model := r.model(t)
 		t.Run(filepath.Base(spec), func(t *testing.T) {
-			p := openPipeline(t, model, precast.Config{Backend: "go", CacheDir: cacheDir, LoRAs: []string{spec}})
+			p := openPipeline(t, model, precast.Config{Backend: "go", CacheDir: cacheDir, Variant: r.Variant, LoRAs: []string{spec}})
 			_, out := latentsWith(t, p, r.request())
 			pixels = string(out.Images[0].RGB)
 		})

@@ -35,6 +35,7 @@ CALLS = {
     "sd3": dict(height=32, width=48, num_inference_steps=2, guidance_scale=5.0, prompt=PROMPT, negative_prompt=NEGATIVE, max_sequence_length=32),
     "z-image": dict(height=32, width=48, num_inference_steps=2, guidance_scale=3.0, prompt=PROMPT, negative_prompt=NEGATIVE, max_sequence_length=64),
 }
+VARIANTS = {"sdxl": "fp16"}
 SEED = 20
 
 
@@ -123,7 +124,9 @@ def unet_modules(unet):
 
 
 def fresh(root, model):
-    return diffusers.DiffusionPipeline.from_pretrained(root / model / "model", torch_dtype=torch.float32)
+    # The repository holds SDXL's weights in float16.
+    variant = VARIANTS.get(model)
+    return diffusers.DiffusionPipeline.from_pretrained(root / model / "model", torch_dtype=torch.float32, variant=variant)
 
 
 def peft_config(**kw):
@@ -454,7 +457,7 @@ def make_goldens(root):
             pipe.unload_lora_weights()
         run(pipe, model, record, name)
         index[name] = {
-            "model": model, "call": CALLS[model], "seed": SEED,
+            "model": model, "variant": VARIANTS.get(model, ""), "call": CALLS[model], "seed": SEED,
             "loras": [{"file": f if f != "flux-peft" else "flux-peft/adapter_model", "scale": s} for f, s in loras],
         }
         base = record[name.split("-")[0] + "-none/step_latents"]
