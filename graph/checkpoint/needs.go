@@ -19,8 +19,8 @@ type Needs struct {
 }
 
 // Needs chooses from names, those of the files in the component's folder, what is read from there: its config, a tokenizer's files, and one set of
-// safetensors weights, the one that Tensors would read; with configOnly the config alone, which a tokenizer may lack. An error says what is missing or there instead; it is about the folder as a whole, since no
-// file has to be there yet.
+// safetensors weights, the one that Tensors would read; with configOnly the config alone, which a tokenizer may lack. An error says what is missing
+// or there instead; it is about the folder as a whole, since no file has to be there yet.
 func (ck *Checkpoint) Needs(component string, names []string, configOnly bool) (*Needs, error) {
 	c := ck.components[component]
 	if c == nil {

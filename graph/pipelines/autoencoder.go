@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 
+	ml "github.com/gomlx/gomlx/core/graph"
+
 	"precast/graph"
 	"precast/graph/models/autoencoderkl"
 )
@@ -107,10 +109,24 @@ func (a autoencoder) encoders(r *Request) ([]*Program, error) {
 	return out, nil
 }
 
+// unpack is the program between the denoiser and the decoder for latents [B, C, h, w].
+func (a autoencoder) unpack(b, h, w int) *Program {
+	return unpackProgram([]int{b, a.LatentChannels, h, w}, fmt.Sprintf("%dx%dx%d %v", b, h, w, graph.DTypeName(a.decodes)), func(x *ml.Node) *ml.Node {
+		return unscale(x, a.Config, a.decodes)
+	})
+}
+
+// unpack2x2 is unpack for latents that are packed in patches of 2x2: [B, h*w, 4C].
+func (a autoencoder) unpack2x2(b, h, w int) *Program {
+	return unpackProgram([]int{b, h * w, 4 * a.LatentChannels}, fmt.Sprintf("%dx%dx%d %v", b, 2*h, 2*w, graph.DTypeName(a.decodes)), func(x *ml.Node) *ml.Node {
+		return unscale(spread2x2(x, h, w), a.Config, a.decodes)
+	})
+}
+
 // decode unpacks latents, which it frees, and decodes one picture's after the other.
 func (a autoencoder) decode(ctx context.Context, ex Executor, r *Request, unpack *Program, latents Tensor, s Sizes) ([]Image, error) {
 	h, w := s.Height/a.ScaleFactor(), s.Width/a.ScaleFactor()
-	tiles, err := a.decoderTiles(h, w, r.VAETiling)
+	tiles, err := a.decoderTiles(h, w, s.VAETiling)
 	if err != nil {
 		latents.Free()
 		return nil, err

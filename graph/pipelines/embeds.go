@@ -36,34 +36,65 @@ func (e Embeds) add(name string, v []float32, dims ...int) {
 	e[name] = HostTensor{Shape: f32(append([]int{rows + 1}, dims...)...), Data: append(t.Data, float32Bytes(v)...)}
 }
 
-// put uploads a tensor with a row a picture, in dtype.
-func (e Embeds) put(ex Executor, o Options, component, name string, perPrompt int) (Tensor, error) {
-	var rows [][]float32
-	for i := range e[name].Shape.Dimensions[0] {
-		rows = append(rows, e.row(name, i))
-	}
-	return batch(ex, rows, perPrompt, o.DTypeFor(component), e[name].Shape.Dimensions[1:]...)
+// record adds one prompt's values and shows them to the request's observer.
+func (e Embeds) record(r *Request, name string, v []float32, dims ...int) {
+	e.add(name, v, dims...)
+	r.observe(name, hostFloats(v, append([]int{1}, dims...)...))
 }
 
-// conditions uploads embeddings as the denoiser's inputs, a row a picture: names has the embedding of each input, to which prefix is added
-// ("negative_").
-func (e Embeds) conditions(ex Executor, o Options, component, prefix string, perPrompt int, names map[string]string) (tensors, error) {
-	to := tensors{}
+// conditions are what a denoiser is given besides the latents and the timestep, by its inputs' names. negative takes the place of those that differ
+// in the negative prompt's call; it is nil without guidance.
+type conditions struct{ positive, negative tensors }
+
+// newConditions uploads them: give does it for the prompts, and with the prefix "negative_" for the negative prompts where the kind guides.
+func newConditions(kind stepKind, give func(to tensors, prefix string) error) (*conditions, error) {
+	c := &conditions{positive: tensors{}}
+	err := give(c.positive, "")
+	if err == nil && kind != plain {
+		c.negative = tensors{}
+		err = give(c.negative, "negative_")
+	}
+	if err != nil {
+		c.free()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *conditions) free() {
+	c.positive.free()
+	c.negative.free()
+}
+
+// give uploads embeddings as inputs of a component, in its dtype, a row a picture: names has the embedding of each input, to which prefix is added.
+func (e Embeds) give(to tensors, ex Executor, o Options, component, prefix string, perPrompt int, names map[string]string) error {
 	for input, name := range names {
-		t, err := e.put(ex, o, component, prefix+name, perPrompt)
-		if err != nil {
-			to.free()
-			return nil, err
+		t := e[prefix+name]
+		var rows []float32
+		for i := range e.rows() {
+			for range perPrompt {
+				rows = append(rows, e.row(prefix+name, i)...)
+			}
 		}
-		to[input] = t
+		dims := append([]int{e.rows() * perPrompt}, t.Shape.Dimensions[1:]...)
+		if err := to.put(ex, input, o.DTypeFor(component), rows, dims...); err != nil {
+			return err
+		}
 	}
-	return to, nil
+	return nil
 }
 
-// check compares given embeddings with the shapes that a pipeline wants, without the axis of the prompts; a -1 takes any length.
-func (e Embeds) check(want map[string][]int) error {
+// check compares given embeddings with the shapes that a pipeline wants, without the axis of the prompts; where it guides, those of the negative
+// prompts have the same.
+func (e Embeds) check(kind stepKind, embeds map[string][]int) error {
 	if e == nil {
 		return nil
+	}
+	want := maps.Clone(embeds)
+	if kind != plain {
+		for name, dims := range embeds {
+			want["negative_"+name] = dims
+		}
 	}
 	var errs []error
 	rows := e.rows()
@@ -77,11 +108,7 @@ func (e Embeds) check(want map[string][]int) error {
 			continue
 		}
 		d := t.Shape.Dimensions
-		fits := t.Shape.DType == float32Type && len(d) == len(want[name])+1 && d[0] == rows
-		for i, w := range want[name] {
-			fits = fits && (w == d[i+1] || w < 0 && d[i+1] > 0)
-		}
-		if !fits {
+		if t.Shape.DType != float32Type || len(d) == 0 || d[0] != rows || !slices.Equal(d[1:], want[name]) {
 			errs = append(errs, fmt.Errorf("prompt_embeds: %s is %s, wanted float32 [%d prompts]%v; they belong to another pipeline or another max_sequence_length", name, t.Shape, rows, want[name]))
 			continue
 		}

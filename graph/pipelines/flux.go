@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	ml "github.com/gomlx/gomlx/core/graph"
-
 	"precast/graph"
 	"precast/graph/checkpoint"
 	"precast/graph/models/autoencoderkl"
@@ -14,7 +12,6 @@ import (
 	"precast/graph/models/flux"
 	"precast/graph/models/t5"
 	"precast/graph/scheduler"
-	"precast/graph/trace"
 )
 
 // fluxPipeline is FluxPipeline (diffusers, pipelines/flux/pipeline_flux.py): FLUX.1 dev and schnell; with a picture to start from,
@@ -45,8 +42,7 @@ func newFlux(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
 		return nil, err
 	}
 	if _, err := p.schedule(&Request{NumInferenceSteps: 4}, 16); err != nil {
-		return nil, fmt.Errorf("scheduler %s with this config can't drive FluxPipeline, which gives it sigmas and a shift of its own: %w; FLUX.1 comes with FlowMatchEulerDiscreteScheduler",
-			p.scheduler.Class, err)
+		return nil, flowFault(p, "FLUX.1", err)
 	}
 	// What one component gives has to be what the next one takes.
 	err = joinErrors(
@@ -75,13 +71,9 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 		class, guidance = "FluxImg2ImgPipeline", 7
 	}
 	errs := refuse(r, class, "prompt_2", "negative_prompt", "negative_prompt_2", "sigmas", "true_cfg_scale", "max_sequence_length", "image", "strength", "vae_tiling")
-	if r.Height == 0 {
-		r.Height = 128 * p.vae.ScaleFactor()
-	}
-	if r.Width == 0 {
-		r.Width = 128 * p.vae.ScaleFactor()
-	}
-	setDefault(&r.NumInferenceSteps, 28, len(r.Sigmas) == 0 && len(r.Timesteps) == 0)
+	setDefault(&r.Height, 128*p.vae.ScaleFactor())
+	setDefault(&r.Width, 128*p.vae.ScaleFactor())
+	r.stepsDefault(28)
 	if r.GuidanceScale == nil {
 		r.GuidanceScale = ptr(guidance)
 	} else if !p.flux.GuidanceEmbeds && *r.GuidanceScale != 0 {
@@ -90,19 +82,12 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 	if r.TrueCFGScale == nil {
 		r.TrueCFGScale = ptr(1.0)
 	}
-	if r.MaxSequenceLength == 0 {
-		r.MaxSequenceLength = fluxMaxSequence
-		if d := r.PromptEmbeds["prompt_embeds"].Shape.Dimensions; len(d) == 3 {
-			r.MaxSequenceLength = d[1]
-		}
-	}
+	r.sequenceDefault(fluxMaxSequence, 0)
 	if r.Image != nil && r.Strength == nil {
 		r.Strength = ptr(0.6)
 	}
 	warnResized(r)
-	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > fluxMaxSequence {
-		errs = append(errs, fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", r.MaxSequenceLength, fluxMaxSequence))
-	}
+	errs = append(errs, checkSequence(r.MaxSequenceLength, fluxMaxSequence))
 	if len(r.NegativePrompt) > 0 && *r.TrueCFGScale <= 1 {
 		r.warn("negative_prompt has no effect: true_cfg_scale is %g; give one above 1", *r.TrueCFGScale)
 	}
@@ -110,11 +95,8 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 		r.warn("true_cfg_scale has no effect without negative_prompt")
 	}
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.flux.JointDim}, "pooled_prompt_embeds": {p.flux.PooledDim}}
-	if p.kind(r) == guided {
-		embeds["negative_prompt_embeds"], embeds["negative_pooled_prompt_embeds"] = embeds["prompt_embeds"], embeds["pooled_prompt_embeds"]
-	}
-	tokens := (r.Height / p.multiple()) * (r.Width / p.multiple())
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), tokens, p.flux.InChannels),
+	tokens := p.tokens(r.Height, r.Width)
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), tokens, p.flux.InChannels),
 		checkImage(r), p.autoencoder().check(r))...); err != nil {
 		return err
 	}
@@ -133,7 +115,7 @@ func (p *fluxPipeline) CheckSizes(s Sizes) error {
 	return joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, p.multiple(), p.multiple()), checkSide("width", s.Width, p.multiple(), p.multiple()))
 }
 
-// programs are the pipeline's programs at one set of sizes.
+// fluxPrograms are the pipeline's programs at one set of sizes, less the step and the autoencoder.
 type fluxPrograms struct {
 	clip, t5, transformer, unpack *Program
 }
@@ -155,7 +137,7 @@ func (p *fluxPipeline) programs(s Sizes) *fluxPrograms {
 			Component: "transformer", Stage: StageDenoise,
 			Spec: fmt.Sprintf("%dx%d image tokens, %d text tokens, %v", s.Batch, h*w, s.MaxSequenceLength, graph.DTypeName(denoise)),
 		},
-		unpack: p.unpackProgram(s.Batch, h, w),
+		unpack: p.autoencoder().unpack2x2(s.Batch, h, w),
 	}
 }
 
@@ -163,23 +145,6 @@ func (p *fluxPipeline) autoencoder() autoencoder { return newAutoencoder(p.vae, 
 
 func (p *fluxPipeline) clipLength() int {
 	return min(p.clip.MaxPositions, 77)
-}
-
-// unpackProgram turns packed latents [B, h*w, 4C] into what the decoder takes: for each picture [1, C, 2h, 2w], unscaled (pipeline_flux.py,
-// _unpack_latents: element 4c+2p+q of token (i, j) is latent pixel (2i+p, 2j+q) of channel c).
-func (p *fluxPipeline) unpackProgram(b, h, w int) *Program {
-	c := p.vae.LatentChannels
-	n := trace.Network{Name: "unpack", Class: "unpack", DType: float32Type, Inputs: []trace.Input{{Name: "latents", Shape: f32(b, h*w, 4*c)}}}
-	for k := range b {
-		n.Outputs = append(n.Outputs, fmt.Sprintf("latents%d", k))
-	}
-	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
-		x := ml.Reshape(in["latents"], b, h, w, c, 2, 2)
-		x = ml.TransposeAllAxes(x, 0, 3, 1, 4, 2, 5)
-		x = ml.Reshape(x, b, c, 2*h, 2*w)
-		return unscale(x, p.vae, p.opts.DTypeFor("vae"))
-	}
-	return &Program{Network: n, Stage: StageDecode, Spec: fmt.Sprintf("%dx%dx%d %v", b, 2*h, 2*w, graph.DTypeName(p.opts.DTypeFor("vae")))}
 }
 
 func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
@@ -203,13 +168,8 @@ func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 }
 
 func (p *fluxPipeline) ActivationBytes(s Sizes) int64 {
-	size := int64(p.opts.DType.Size())
-	b, img := int64(s.Batch), int64(s.Height/p.multiple())*int64(s.Width/p.multiple())
-	tokens := img + int64(s.MaxSequenceLength)
-	d := int64(p.flux.Dim())
-	// Query, key, value, the stream and its norm, the MLP's inner width twice; the scores of one head at a time are the least any backend holds.
-	transformer := b * tokens * (d*13*size + tokens*4)
-	return max(transformer, vaeBytes(p.vae, s))
+	tokens := p.tokens(s.Height, s.Width) + s.MaxSequenceLength
+	return max(transformerBytes(s.Batch, tokens, p.flux.Dim(), p.opts.DTypeFor("transformer")), vaeBytes(p.vae, s))
 }
 
 // kind is guided where the request asks for true classifier-free guidance, and can have it.
@@ -269,22 +229,15 @@ func (p *fluxPipeline) Prepare(r *Request) error {
 	if err := p.open(); err != nil {
 		return err
 	}
-	second := p.secondEncoder(r)
+	second := p.encoders[1].at(r.MaxSequenceLength)
 	return joinErrors(p.encoders[0].check(r.Prompt, r.NegativePrompt), second.check(r.Prompt, r.Prompt2, r.NegativePrompt, r.NegativePrompt2))
-}
-
-// secondEncoder is T5 at the request's length.
-func (p *fluxPipeline) secondEncoder(r *Request) *textEncoder {
-	e := *p.encoders[1]
-	e.length, e.limit = r.MaxSequenceLength, fmt.Sprintf("max_sequence_length, %d tokens", r.MaxSequenceLength)
-	return &e
 }
 
 func (p *fluxPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Embeds, error) {
 	if err := p.open(); err != nil {
 		return nil, err
 	}
-	ps, second, e := p.programs(p.Sizes(r)), p.secondEncoder(r), Embeds{}
+	ps, second, e := p.programs(p.Sizes(r)), p.encoders[1].at(r.MaxSequenceLength), Embeds{}
 	// encode encodes one text a prompt for both encoders; prefix is that of the names in diffusers.
 	encode := func(prefix string, texts, texts2 []string) error {
 		for i := range r.Prompt {
@@ -301,10 +254,8 @@ func (p *fluxPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Emb
 			if err != nil {
 				return err
 			}
-			e.add(prefix+"pooled_prompt_embeds", a["pooler_output"], p.flux.PooledDim)
-			e.add(prefix+"prompt_embeds", b["last_hidden_state"], r.MaxSequenceLength, p.flux.JointDim)
-			r.observe(prefix+"prompt_embeds", hostFloats(b["last_hidden_state"], 1, r.MaxSequenceLength, p.flux.JointDim))
-			r.observe(prefix+"pooled_prompt_embeds", hostFloats(a["pooler_output"], 1, p.flux.PooledDim))
+			e.record(r, prefix+"prompt_embeds", b["last_hidden_state"], r.MaxSequenceLength, p.flux.JointDim)
+			e.record(r, prefix+"pooled_prompt_embeds", a["pooler_output"], p.flux.PooledDim)
 		}
 		return nil
 	}
@@ -325,36 +276,26 @@ func (p *fluxPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e E
 	if err != nil {
 		return nil, err
 	}
-	conditions := map[string]string{"pooled_projections": "pooled_prompt_embeds", "encoder_hidden_states": "prompt_embeds"}
-	inputs, err := e.conditions(ex, p.opts, "transformer", "", r.NumImagesPerPrompt, conditions)
+	c, err := newConditions(kind, func(to tensors, prefix string) error {
+		return e.give(to, ex, p.opts, "transformer", prefix, r.NumImagesPerPrompt, map[string]string{"pooled_projections": "pooled_prompt_embeds", "encoder_hidden_states": "prompt_embeds"})
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer inputs.free()
-	var negative tensors
-	if kind == guided {
-		if negative, err = e.conditions(ex, p.opts, "transformer", "negative_", r.NumImagesPerPrompt, conditions); err != nil {
-			return nil, err
-		}
-		defer negative.free()
-	}
+	defer c.free()
 	cos, sin := flux.RoPE(p.flux, s.MaxSequenceLength, h, w)
-	rope := []int{s.MaxSequenceLength + h*w, p.flux.HeadDim}
-	if err := inputs.put(ex, "rotary_cos", float32Type, cos, rope...); err != nil {
-		return nil, err
-	}
-	if err := inputs.put(ex, "rotary_sin", float32Type, sin, rope...); err != nil {
+	if err := c.positive.putRotary(ex, cos, sin, s.MaxSequenceLength+h*w, p.flux.HeadDim); err != nil {
 		return nil, err
 	}
 	if p.flux.GuidanceEmbeds {
 		scale := slices.Repeat([]float32{float32(*r.GuidanceScale)}, s.Batch)
-		if err := inputs.put(ex, "guidance", float32Type, scale, s.Batch); err != nil {
+		if err := c.positive.put(ex, "guidance", float32Type, scale, s.Batch); err != nil {
 			return nil, err
 		}
 	}
 
 	gens := newGenerators(r.Seed, s.Batch)
-	c := p.vae.LatentChannels
+	channels := p.vae.LatentChannels
 	l := &loop{
 		ex: ex, req: r, dims: []int{s.Batch, h * w, p.flux.InChannels}, draw: func() []float32 { return gens.randn(h*w, p.flux.InChannels) },
 		schedule: schedule, kind: kind, scaleAt: constant(*r.TrueCFGScale), dtype: p.opts.DTypeFor("transformer"), component: "transformer",
@@ -366,23 +307,17 @@ func (p *fluxPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e E
 			return nil, err
 		}
 		// The picture is encoded once for the batch: the first generator draws the sample of the posterior, then each its noise.
-		clean := posterior.sample(gens[:1].randn(c, 2*h, 2*w))
+		clean := posterior.sample(gens[:1].randn(channels, 2*h, 2*w))
 		p.autoencoder().scale(clean, 4*h*w)
-		l.begin(packLatents(slices.Repeat(clean, s.Batch), s.Batch, c, h, w), packLatents(gens.randn(c, 2*h, 2*w), s.Batch, c, h, w))
+		l.begin(packLatents(slices.Repeat(clean, s.Batch), s.Batch, channels, h, w), packLatents(gens.randn(channels, 2*h, 2*w), s.Batch, channels, h, w))
 	case r.Latents != nil:
 		l.latents = float32s(r.Latents.Data)
 	default:
-		l.latents = packLatents(gens.randn(c, 2*h, 2*w), s.Batch, c, h, w)
+		l.latents = packLatents(gens.randn(channels, 2*h, 2*w), s.Batch, channels, h, w)
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
 		// The pipeline divides by 1000 in the latents' dtype; the network multiplies again.
-		t := float32(schedule.Calls[i].Timestep) / 1000
-		ts, err := ex.Put(f32(s.Batch), float32Bytes(slices.Repeat([]float32{t}, s.Batch)))
-		if err != nil {
-			return nil, nil, err
-		}
-		defer ts.Free()
-		return callDenoiser(ctx, ex, ps.transformer, kind, map[string]Tensor{"hidden_states": input, "timestep": ts}, inputs, negative)
+		return callDenoiser(ctx, ex, ps.transformer, kind, input, float32(schedule.Calls[i].Timestep)/1000, c)
 	}
 	return l.run(ctx)
 }
@@ -421,11 +356,3 @@ func packLatents(v []float32, b, c, h, w int) []float32 {
 	}
 	return out
 }
-
-func setDefault(v *int, def int, when bool) {
-	if *v == 0 && when {
-		*v = def
-	}
-}
-
-func ptr[T any](v T) *T { return &v }

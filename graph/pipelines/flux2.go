@@ -80,8 +80,7 @@ func newFlux2(class flux2Class) func(*checkpoint.Checkpoint, Options) (Pipeline,
 			return nil, err
 		}
 		if _, err := p.schedule(&Request{NumInferenceSteps: 4}, 16); err != nil {
-			return nil, fmt.Errorf("scheduler %s with this config can't drive %s, which gives it sigmas and a shift of its own: %w; FLUX.2 comes with FlowMatchEulerDiscreteScheduler",
-				p.scheduler.Class, p.class, err)
+			return nil, flowFault(p, "FLUX.2", err)
 		}
 		if err := p.checkComponents(); err != nil {
 			return nil, err
@@ -149,13 +148,9 @@ func (p *flux2Pipeline) Defaults(r *Request) error {
 	others := *r
 	others.Image = nil
 	errs = append(errs, refuse(&others, p.class, "sigmas", "max_sequence_length", "vae_tiling")...)
-	if r.Height == 0 {
-		r.Height = 128 * p.vae.ScaleFactor()
-	}
-	if r.Width == 0 {
-		r.Width = 128 * p.vae.ScaleFactor()
-	}
-	setDefault(&r.NumInferenceSteps, flux2Steps, len(r.Sigmas) == 0)
+	setDefault(&r.Height, 128*p.vae.ScaleFactor())
+	setDefault(&r.Width, 128*p.vae.ScaleFactor())
+	r.stepsDefault(flux2Steps)
 	switch {
 	case r.GuidanceScale == nil:
 		r.GuidanceScale = ptr(4.0)
@@ -164,18 +159,10 @@ func (p *flux2Pipeline) Defaults(r *Request) error {
 	case !p.klein && !p.flux.GuidanceEmbeds:
 		r.warn("guidance_scale has no effect: the transformer has no guidance embedding (guidance_embeds is false)")
 	}
-	if r.MaxSequenceLength == 0 {
-		r.MaxSequenceLength = 512
-		if d := r.PromptEmbeds["prompt_embeds"].Shape.Dimensions; len(d) == 3 {
-			r.MaxSequenceLength = d[1]
-		}
-	}
+	r.sequenceDefault(512, 0)
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.flux.JointDim}}
-	if p.kind(r) == guided {
-		embeds["negative_prompt_embeds"] = embeds["prompt_embeds"]
-	}
 	h, w := r.Height/p.multiple(), r.Width/p.multiple()
-	err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), p.flux.InChannels, h, w), p.autoencoder().check(r))...)
+	err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), p.flux.InChannels, h, w), p.autoencoder().check(r))...)
 	if err != nil {
 		return err
 	}
@@ -191,11 +178,11 @@ func (p *flux2Pipeline) Sizes(r *Request) Sizes {
 }
 
 func (p *flux2Pipeline) CheckSizes(s Sizes) error {
-	var length error
-	if s.MaxSequenceLength < 1 || s.MaxSequenceLength > flux2MaxSequence {
-		length = fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", s.MaxSequenceLength, flux2MaxSequence)
-	} else if err := p.encoderOptions(s.MaxSequenceLength).Check(p.text); err != nil {
-		length = fmt.Errorf("max_sequence_length: %w", err)
+	length := checkSequence(s.MaxSequenceLength, flux2MaxSequence)
+	if length == nil {
+		if err := p.encoderOptions(s.MaxSequenceLength).Check(p.text); err != nil {
+			length = fmt.Errorf("max_sequence_length: %w", err)
+		}
 	}
 	return joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, p.multiple(), p.multiple()), checkSide("width", s.Width, p.multiple(), p.multiple()), length)
 }
@@ -256,7 +243,7 @@ func (p *flux2Pipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 	for _, kind := range kinds {
 		programs = append(programs, stepProgram([]int{s.Batch, tokens, p.flux.InChannels}, schedule.Slots, kind, p.opts.DTypeFor("transformer")))
 	}
-	decoders, err := p.autoencoder().decoders(s.Height/p.vae.ScaleFactor(), s.Width/p.vae.ScaleFactor(), r.VAETiling)
+	decoders, err := p.autoencoder().decoders(s.Height/p.vae.ScaleFactor(), s.Width/p.vae.ScaleFactor(), s.VAETiling)
 	return append(append(programs, ps.unpack), decoders...), err
 }
 
@@ -339,9 +326,7 @@ func (p *flux2Pipeline) Encode(ctx context.Context, ex Executor, r *Request) (Em
 			if err != nil {
 				return err
 			}
-			v := got[p.encoderOutput()]
-			e.add(name, v, r.MaxSequenceLength, p.flux.JointDim)
-			r.observe(name, hostFloats(v, 1, r.MaxSequenceLength, p.flux.JointDim))
+			e.record(r, name, got[p.encoderOutput()], r.MaxSequenceLength, p.flux.JointDim)
 		}
 		return nil
 	}
@@ -365,30 +350,20 @@ func (p *flux2Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e 
 	if err != nil {
 		return nil, err
 	}
-	conditions := map[string]string{"encoder_hidden_states": "prompt_embeds"}
-	inputs, err := e.conditions(ex, p.opts, "transformer", "", r.NumImagesPerPrompt, conditions)
+	c, err := newConditions(kind, func(to tensors, prefix string) error {
+		return e.give(to, ex, p.opts, "transformer", prefix, r.NumImagesPerPrompt, map[string]string{"encoder_hidden_states": "prompt_embeds"})
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer inputs.free()
-	var negative tensors
-	if kind == guided {
-		if negative, err = e.conditions(ex, p.opts, "transformer", "negative_", r.NumImagesPerPrompt, conditions); err != nil {
-			return nil, err
-		}
-		defer negative.free()
-	}
+	defer c.free()
 	cos, sin := flux2.RoPE(p.flux, s.MaxSequenceLength, h, w)
-	rope := []int{s.MaxSequenceLength + h*w, p.flux.HeadDim}
-	if err := inputs.put(ex, "rotary_cos", float32Type, cos, rope...); err != nil {
-		return nil, err
-	}
-	if err := inputs.put(ex, "rotary_sin", float32Type, sin, rope...); err != nil {
+	if err := c.positive.putRotary(ex, cos, sin, s.MaxSequenceLength+h*w, p.flux.HeadDim); err != nil {
 		return nil, err
 	}
 	if p.flux.GuidanceEmbeds {
 		scale := slices.Repeat([]float32{float32(*r.GuidanceScale)}, s.Batch)
-		if err := inputs.put(ex, "guidance", float32Type, scale, s.Batch); err != nil {
+		if err := c.positive.put(ex, "guidance", float32Type, scale, s.Batch); err != nil {
 			return nil, err
 		}
 	}
@@ -407,13 +382,7 @@ func (p *flux2Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e 
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
 		// The pipeline divides by 1000 in the latents' dtype; the network multiplies again.
-		t := float32(schedule.Calls[i].Timestep) / 1000
-		ts, err := ex.Put(f32(s.Batch), float32Bytes(slices.Repeat([]float32{t}, s.Batch)))
-		if err != nil {
-			return nil, nil, err
-		}
-		defer ts.Free()
-		return callDenoiser(ctx, ex, transformer, kind, map[string]Tensor{"hidden_states": input, "timestep": ts}, inputs, negative)
+		return callDenoiser(ctx, ex, transformer, kind, input, float32(schedule.Calls[i].Timestep)/1000, c)
 	}
 	return l.run(ctx)
 }

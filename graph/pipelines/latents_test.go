@@ -64,10 +64,10 @@ func TestUnpackProgram(t *testing.T) {
 		c := flux.vae.LatentChannels
 		noise, values := random(r, dtypes.Float32, b, c, 2*h, 2*w)
 		packed := packLatents(host.MustCopyFlatData[float32](noise), b, c, h, w)
-		check("FLUX.1", flux.unpackProgram(b, h, w), host.FromFlatDataAndDimensions(packed, b, h*w, 4*c), values, 0.3611, 0.1159)
+		check("FLUX.1", flux.autoencoder().unpack2x2(b, h, w), host.FromFlatDataAndDimensions(packed, b, h*w, 4*c), values, 0.3611, 0.1159)
 		c = sd.vae.LatentChannels
 		noise, values = random(r, dtypes.Float32, b, c, h, w)
-		check("Stable Diffusion", sd.unpackProgram(b, h, w), noise, values, 0.18215, 0)
+		check("Stable Diffusion", sd.autoencoder().unpack(b, h, w), noise, values, 0.18215, 0)
 	}
 }
 

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 
 	"precast/graph"
 	"precast/graph/checkpoint"
 	"precast/graph/scheduler"
+	"precast/graph/trace"
 )
 
 // loop is the denoising loop that every pipeline shares: the denoiser, then the step program, with nothing read back until the end.
@@ -91,20 +93,27 @@ func (l *loop) run(ctx context.Context) (Tensor, error) {
 	return result, nil
 }
 
-// callDenoiser runs the denoiser p on the inputs of this step and the fixed ones and, for kinds that guide, once more with negative in place of
-// theirs. It returns its result sample.
-func callDenoiser(ctx context.Context, ex Executor, p *Program, kind stepKind, step map[string]Tensor, fixed, negative tensors) (cond, uncond Tensor, err error) {
-	call := func(over tensors) (Tensor, error) {
-		in := maps.Clone(step)
-		maps.Copy(in, fixed)
-		maps.Copy(in, over)
+// callDenoiser runs the denoiser p on the latents, its first input, at a timestep, the same for every picture, and on its conditions; for kinds
+// that guide, once more on the negative ones. It returns p's result sample.
+func callDenoiser(ctx context.Context, ex Executor, p *Program, kind stepKind, latents Tensor, timestep float32, c *conditions) (cond, uncond Tensor, err error) {
+	i := slices.IndexFunc(p.Inputs, func(in trace.Input) bool { return in.Name == "timestep" })
+	shape := p.Inputs[i].Shape
+	t, err := ex.Put(shape, float32Bytes(slices.Repeat([]float32{timestep}, shape.Size())))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer t.Free()
+	call := func(negative tensors) (Tensor, error) {
+		in := map[string]Tensor{p.Inputs[0].Name: latents, "timestep": t}
+		maps.Copy(in, c.positive)
+		maps.Copy(in, negative)
 		out, err := ex.Run(ctx, p, in)
 		return out["sample"], err
 	}
 	if cond, err = call(nil); err != nil || kind == plain {
 		return cond, nil, err
 	}
-	if uncond, err = call(negative); err != nil {
+	if uncond, err = call(c.negative); err != nil {
 		cond.Free()
 	}
 	return cond, uncond, err
@@ -267,6 +276,23 @@ func (m tensors) put(ex Executor, name string, dtype graph.DType, v []float32, d
 		m[name] = t
 	}
 	return err
+}
+
+// putInts uploads whole numbers under a name.
+func (m tensors) putInts(ex Executor, name string, v []int32, dims ...int) error {
+	t, err := ex.Put(shape(int32Type, dims...), int32Bytes(v))
+	if err == nil {
+		m[name] = t
+	}
+	return err
+}
+
+// putRotary uploads the tables of a rotary position embedding.
+func (m tensors) putRotary(ex Executor, cos, sin []float32, dims ...int) error {
+	if err := m.put(ex, "rotary_cos", float32Type, cos, dims...); err != nil {
+		return err
+	}
+	return m.put(ex, "rotary_sin", float32Type, sin, dims...)
 }
 
 func (m tensors) free() {

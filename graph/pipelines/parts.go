@@ -11,6 +11,7 @@ import (
 	"precast/graph/models/autoencoderkl"
 	"precast/graph/scheduler"
 	"precast/graph/tokenizer"
+	"precast/graph/trace"
 )
 
 // parse reads a component's config into *to.
@@ -42,25 +43,62 @@ func openTokenizer(ck *checkpoint.Checkpoint, name string) (tokenizer.Tokenizer,
 	return tokenizer.Open(comp.Dir(), comp.Class)
 }
 
-// unscale takes latents [B, C, h, w] to the scale of the autoencoder and splits them by picture, in the dtype of the decoder.
-func unscale(x *ml.Node, c autoencoderkl.Config, dtype graph.DType) []*ml.Node {
-	dims := x.Shape().Dimensions
+// flowFault says that a scheduler can't do what a pipeline of flow matching asks of it.
+func flowFault(p Pipeline, model string, err error) error {
+	return fmt.Errorf("scheduler %s with this config can't drive %s, which gives it sigmas and a shift of its own: %w; %s comes with FlowMatchEulerDiscreteScheduler",
+		p.Scheduler(), p.Class(), err, model)
+}
+
+// unpackProgram turns a run's latents, of that shape, into what the decoder takes: arrange brings them to its layout and scale, and the program gives
+// each picture's alone.
+func unpackProgram(latents []int, spec string, arrange func(x *ml.Node) *ml.Node) *Program {
+	n := trace.Network{Name: "unpack", Class: "unpack", DType: float32Type, Inputs: []trace.Input{{Name: "latents", Shape: f32(latents...)}}}
+	for k := range latents[0] {
+		n.Outputs = append(n.Outputs, fmt.Sprintf("latents%d", k))
+	}
+	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
+		x := arrange(in["latents"])
+		out := make([]*ml.Node, latents[0])
+		for k := range out {
+			out[k] = ml.SliceAxis(x, 0, ml.AxisRange(k, k+1))
+		}
+		return out
+	}
+	return &Program{Network: n, Stage: StageDecode, Spec: spec}
+}
+
+// spread2x2 spreads tokens x [B, h*w, 4C] over the latent pixels of their patches: [B, C, 2h, 2w]. Element 4c+2p+q of token (i, j) is pixel (2i+p, 2j+q)
+// of channel c (_unpack_latents of pipelines/flux/pipeline_flux.py). packLatents is the way back.
+func spread2x2(x *ml.Node, h, w int) *ml.Node {
+	b, c := x.Shape().Dim(0), x.Shape().Dim(2)/4
+	return ml.Reshape(ml.TransposeAllAxes(ml.Reshape(x, b, h, w, c, 2, 2), 0, 3, 1, 4, 2, 5), b, c, 2*h, 2*w)
+}
+
+// perChannel is one number a channel, spread over x [B, C, ...].
+func perChannel(v []float64, x *ml.Node) *ml.Node {
+	dims := slices.Repeat([]int{1}, x.Rank())
+	dims[1] = len(v)
+	return ml.BroadcastToShape(ml.Reshape(ml.Const(x.Graph(), toFloat32(v)), dims...), x.Shape())
+}
+
+// unscale takes latents [B, C, h, w] to the scale of the autoencoder, in the dtype of the decoder.
+func unscale(x *ml.Node, c autoencoderkl.Config, dtype graph.DType) *ml.Node {
 	if len(c.LatentsMean) > 0 && len(c.LatentsStd) > 0 {
-		std := ml.Reshape(ml.Const(x.Graph(), toFloat32(c.LatentsStd)), 1, dims[1], 1, 1)
-		mean := ml.Reshape(ml.Const(x.Graph(), toFloat32(c.LatentsMean)), 1, dims[1], 1, 1)
-		x = ml.Add(ml.DivScalar(ml.Mul(x, ml.BroadcastToShape(std, x.Shape())), c.ScalingFactor), ml.BroadcastToShape(mean, x.Shape()))
+		x = ml.Add(ml.DivScalar(ml.Mul(x, perChannel(c.LatentsStd, x)), c.ScalingFactor), perChannel(c.LatentsMean, x))
 	} else {
 		x = ml.DivScalar(x, c.ScalingFactor)
 		if c.ShiftFactor != 0 {
 			x = ml.AddScalar(x, c.ShiftFactor)
 		}
 	}
-	x = ml.ConvertDType(x, dtype)
-	var out []*ml.Node
-	for k := range dims[0] {
-		out = append(out, ml.Slice(x, ml.AxisRange(k, k+1), ml.AxisRange(), ml.AxisRange(), ml.AxisRange()))
-	}
-	return out
+	return ml.ConvertDType(x, dtype)
+}
+
+// transformerBytes estimates the activations of a transformer: query, key, value, the stream and its norm, the MLP's inner width twice; the scores of one
+// head at a time are the least any backend holds.
+func transformerBytes(batch, tokens, dim int, dtype graph.DType) int64 {
+	n := int64(tokens)
+	return int64(batch) * n * (int64(dim)*13*int64(dtype.Size()) + n*4)
 }
 
 func toFloat32(v []float64) []float32 {

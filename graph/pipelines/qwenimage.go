@@ -15,7 +15,6 @@ import (
 	"precast/graph/models/qwenimage"
 	"precast/graph/scheduler"
 	"precast/graph/tokenizer"
-	"precast/graph/trace"
 )
 
 // qwenImagePipeline is QwenImagePipeline (diffusers, pipelines/qwenimage/pipeline_qwenimage.py), text to image.
@@ -62,8 +61,7 @@ func newQwenImage(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
 		return nil, err
 	}
 	if _, err := p.schedule(&Request{NumInferenceSteps: 4}, 16); err != nil {
-		return nil, fmt.Errorf("scheduler %s with this config can't drive QwenImagePipeline, which gives it sigmas and a shift of its own: %w; Qwen-Image comes with FlowMatchEulerDiscreteScheduler",
-			p.scheduler.Class, err)
+		return nil, flowFault(p, "Qwen-Image", err)
 	}
 	var errs []error
 	if p.text.Class != qwenTextClass {
@@ -95,12 +93,9 @@ func (p *qwenImagePipeline) multiple() int { return 2 * p.vae.SpatialFactor() }
 
 func (p *qwenImagePipeline) Defaults(r *Request) error {
 	errs := refuse(r, p.Class(), "negative_prompt", "sigmas", "true_cfg_scale", "max_sequence_length", "vae_tiling")
-	for _, side := range []*int{&r.Height, &r.Width} {
-		if *side == 0 {
-			*side = 128 * p.vae.SpatialFactor()
-		}
-	}
-	setDefault(&r.NumInferenceSteps, 50, len(r.Sigmas) == 0)
+	setDefault(&r.Height, 128*p.vae.SpatialFactor())
+	setDefault(&r.Width, 128*p.vae.SpatialFactor())
+	r.stepsDefault(50)
 	if r.GuidanceScale != nil {
 		r.warn("guidance_scale has no effect: it is for models that are told it, which Qwen-Image is not; true_cfg_scale guides it")
 	} else {
@@ -115,18 +110,10 @@ func (p *qwenImagePipeline) Defaults(r *Request) error {
 	case *r.TrueCFGScale <= 1 && negative:
 		r.warn("negative_prompt has no effect: true_cfg_scale is %g; give one above 1", *r.TrueCFGScale)
 	}
-	if r.MaxSequenceLength == 0 {
-		r.MaxSequenceLength = qwenSequence
-		if d := r.PromptEmbeds["prompt_embeds"].Shape.Dimensions; len(d) == 3 {
-			r.MaxSequenceLength = d[1]
-		}
-	}
+	r.sequenceDefault(qwenSequence, 0)
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.qwen.JointDim}, "prompt_embeds_mask": {r.MaxSequenceLength}}
-	if p.kind(r) != plain {
-		embeds["negative_prompt_embeds"], embeds["negative_prompt_embeds_mask"] = embeds["prompt_embeds"], embeds["prompt_embeds_mask"]
-	}
 	s := p.Sizes(r)
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(s), checkLatents(r, p.latents(s)...), checkVideoTiling(p.vae, r))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(s), checkLatents(r, p.latents(s)...), checkVideoTiling(p.vae, r))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r, p.tokens(s))
@@ -143,8 +130,8 @@ func (p *qwenImagePipeline) Sizes(r *Request) Sizes {
 func (p *qwenImagePipeline) CheckSizes(s Sizes) error {
 	m := p.multiple()
 	errs := []error{checkBatch(s.Batch), checkSide("height", s.Height, m, m), checkSide("width", s.Width, m, m)}
-	if s.MaxSequenceLength < 1 || s.MaxSequenceLength > qwenMaxSequence {
-		errs = append(errs, fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", s.MaxSequenceLength, qwenMaxSequence))
+	if err := checkSequence(s.MaxSequenceLength, qwenMaxSequence); err != nil {
+		errs = append(errs, err)
 	} else if err := p.encoderOptions(s).Check(p.text); err != nil {
 		errs = append(errs, fmt.Errorf("max_sequence_length: %w; the %d tokens of the template are among them", err, qwenDrop))
 	}
@@ -201,30 +188,12 @@ func (p *qwenImagePipeline) programs(s Sizes) *qwenPrograms {
 // latentSide is a side of the latents, which are packed 2x2.
 func (p *qwenImagePipeline) latentSide(pixels int) int { return pixels / p.multiple() * 2 }
 
-// unpackProgram turns packed latents [B, h*w, 4C] into what the decoder takes: for each picture [1, C, 1, 2h, 2w] at its scale (_unpack_latents; element
-// 4c+2p+q of token (i, j) is latent pixel (2i+p, 2j+q) of channel c).
+// unpackProgram turns packed latents [B, h*w, 4C] into what the decoder takes: for each picture [1, C, 1, 2h, 2w] at its scale.
 func (p *qwenImagePipeline) unpackProgram(b, h, w int) *Program {
-	c := p.vae.ZDim
-	n := trace.Network{Name: "unpack", Class: "unpack", DType: float32Type, Inputs: []trace.Input{{Name: "latents", Shape: f32(b, h*w, 4*c)}}}
-	for k := range b {
-		n.Outputs = append(n.Outputs, fmt.Sprintf("latents%d", k))
-	}
-	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
-		x := ml.Reshape(in["latents"], b, h, w, c, 2, 2)
-		x = ml.TransposeAllAxes(x, 0, 3, 1, 4, 2, 5)
-		x = ml.Reshape(x, b, c, 1, 2*h, 2*w)
-		channels := func(v []float64) *ml.Node {
-			return ml.BroadcastToShape(ml.Reshape(ml.Const(x.Graph(), toFloat32(v)), 1, c, 1, 1, 1), x.Shape())
-		}
-		x = ml.Add(ml.Mul(x, channels(p.vae.LatentsStd)), channels(p.vae.LatentsMean))
-		x = ml.ConvertDType(x, p.opts.DTypeFor("vae"))
-		var out []*ml.Node
-		for k := range b {
-			out = append(out, ml.Slice(x, ml.AxisRange(k, k+1)))
-		}
-		return out
-	}
-	return &Program{Network: n, Stage: StageDecode, Spec: fmt.Sprintf("%dx%dx%d %v", b, 2*h, 2*w, graph.DTypeName(p.opts.DTypeFor("vae")))}
+	dtype := p.opts.DTypeFor("vae")
+	return unpackProgram([]int{b, h * w, 4 * p.vae.ZDim}, fmt.Sprintf("%dx%dx%d %v", b, 2*h, 2*w, graph.DTypeName(dtype)), func(x *ml.Node) *ml.Node {
+		return unscaleVideo(ml.InsertAxes(spread2x2(x, h, w), 2), p.vae, dtype)
+	})
 }
 
 // kind guides where the request asks for true classifier-free guidance, and can have it.
@@ -253,9 +222,8 @@ func (p *qwenImagePipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 }
 
 func (p *qwenImagePipeline) ActivationBytes(s Sizes) int64 {
-	tokens, length := int64(p.tokens(s)+s.MaxSequenceLength), int64(qwenDrop+s.MaxSequenceLength)
-	// As in FLUX.1's.
-	transformer := int64(s.Batch) * tokens * (int64(p.qwen.Dim())*13*int64(p.opts.DTypeFor("transformer").Size()) + tokens*4)
+	length := int64(qwenDrop + s.MaxSequenceLength)
+	transformer := transformerBytes(s.Batch, p.tokens(s)+s.MaxSequenceLength, p.qwen.Dim(), p.opts.DTypeFor("transformer"))
 	// Of a layer of the text encoder: the stream and its norm, the two halves of the feed-forward and their product.
 	text := length * ((2*int64(p.text.HiddenSize)+3*int64(p.text.IntermediateSize))*int64(p.opts.DTypeFor("text_encoder").Size()) + length*4)
 	// Of the decoder's last block, which has the picture's size: a residual block's input, its norm and its convolution's result.
@@ -371,13 +339,12 @@ func (p *qwenImagePipeline) Encode(ctx context.Context, ex Executor, r *Request)
 	return e, nil
 }
 
-// conditions uploads the embeddings of prompts, or with prefix "negative_" of negative prompts, and their mask, a row a picture. Here it departs from
+// give uploads the embeddings of prompts, or with prefix "negative_" of negative prompts, and their mask, a row a picture. Here it departs from
 // diffusers 0.42.1, whose encode_prompt repeats the masks of several prompts in another order than their embeddings where num_images_per_prompt is above 1:
 // each picture has its own prompt's.
-func (p *qwenImagePipeline) conditions(ex Executor, r *Request, e Embeds, prefix string) (tensors, error) {
-	to, err := e.conditions(ex, p.opts, "transformer", prefix, r.NumImagesPerPrompt, map[string]string{"encoder_hidden_states": "prompt_embeds"})
-	if err != nil {
-		return nil, err
+func (p *qwenImagePipeline) give(to tensors, ex Executor, r *Request, e Embeds, prefix string) error {
+	if err := e.give(to, ex, p.opts, "transformer", prefix, r.NumImagesPerPrompt, map[string]string{"encoder_hidden_states": "prompt_embeds"}); err != nil {
+		return err
 	}
 	var mask []int32
 	for i := range e.rows() {
@@ -391,13 +358,7 @@ func (p *qwenImagePipeline) conditions(ex Executor, r *Request, e Embeds, prefix
 			}
 		}
 	}
-	t, err := ex.Put(shape(int32Type, r.Batch(), r.MaxSequenceLength), int32Bytes(mask))
-	if err != nil {
-		to.free()
-		return nil, err
-	}
-	to["encoder_hidden_states_mask"] = t
-	return to, nil
+	return to.putInts(ex, "encoder_hidden_states_mask", mask, r.Batch(), r.MaxSequenceLength)
 }
 
 func (p *qwenImagePipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
@@ -408,24 +369,13 @@ func (p *qwenImagePipeline) Denoise(ctx context.Context, ex Executor, r *Request
 	if err != nil {
 		return nil, err
 	}
-	inputs, err := p.conditions(ex, r, e, "")
+	c, err := newConditions(kind, func(to tensors, prefix string) error { return p.give(to, ex, r, e, prefix) })
 	if err != nil {
 		return nil, err
 	}
-	defer inputs.free()
-	var negative tensors
-	if kind != plain {
-		if negative, err = p.conditions(ex, r, e, "negative_"); err != nil {
-			return nil, err
-		}
-		defer negative.free()
-	}
+	defer c.free()
 	cos, sin := qwenimage.RoPE(p.qwen, s.MaxSequenceLength, h, w)
-	rope := []int{s.MaxSequenceLength + h*w, p.qwen.HeadDim}
-	if err := inputs.put(ex, "rotary_cos", float32Type, cos, rope...); err != nil {
-		return nil, err
-	}
-	if err := inputs.put(ex, "rotary_sin", float32Type, sin, rope...); err != nil {
+	if err := c.positive.putRotary(ex, cos, sin, s.MaxSequenceLength+h*w, p.qwen.HeadDim); err != nil {
 		return nil, err
 	}
 	gens := newGenerators(r.Seed, s.Batch)
@@ -440,13 +390,7 @@ func (p *qwenImagePipeline) Denoise(ctx context.Context, ex Executor, r *Request
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
 		// The pipeline divides by 1000; the network multiplies again.
-		t := float32(schedule.Calls[i].Timestep) / 1000
-		ts, err := ex.Put(f32(s.Batch), float32Bytes(slices.Repeat([]float32{t}, s.Batch)))
-		if err != nil {
-			return nil, nil, err
-		}
-		defer ts.Free()
-		return callDenoiser(ctx, ex, transformer, kind, map[string]Tensor{"hidden_states": input, "timestep": ts}, inputs, negative)
+		return callDenoiser(ctx, ex, transformer, kind, input, float32(schedule.Calls[i].Timestep)/1000, c)
 	}
 	return l.run(ctx)
 }

@@ -259,6 +259,40 @@ func (r *Request) check() error {
 	return errors.Join(errs...)
 }
 
+func setDefault(v *int, def int) {
+	if *v == 0 {
+		*v = def
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// stepsDefault gives a request without steps, sigmas and timesteps a number of steps.
+func (r *Request) stepsDefault(n int) {
+	if len(r.Sigmas) == 0 && len(r.Timesteps) == 0 {
+		setDefault(&r.NumInferenceSteps, n)
+	}
+}
+
+// sequenceDefault gives a request without max_sequence_length that of its embeddings, which have so many other tokens in front, or def.
+func (r *Request) sequenceDefault(def, others int) {
+	if r.MaxSequenceLength != 0 {
+		return
+	}
+	r.MaxSequenceLength = def
+	if d := r.PromptEmbeds["prompt_embeds"].Shape.Dimensions; len(d) == 3 && d[1] > others {
+		r.MaxSequenceLength = d[1] - others
+	}
+}
+
+// checkSequence checks max_sequence_length.
+func checkSequence(n, most int) error {
+	if n < 1 || n > most {
+		return fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", n, most)
+	}
+	return nil
+}
+
 // textFor is the text of prompt i in a list that is empty, has one entry for all, or one each.
 func textFor(list []string, i int) (string, bool) {
 	switch {

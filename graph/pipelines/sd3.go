@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	ml "github.com/gomlx/gomlx/core/graph"
-
 	"precast/graph"
 	"precast/graph/checkpoint"
 	"precast/graph/models/autoencoderkl"
@@ -15,7 +13,6 @@ import (
 	"precast/graph/models/sd3"
 	"precast/graph/models/t5"
 	"precast/graph/scheduler"
-	"precast/graph/trace"
 )
 
 // sd3Pipeline is StableDiffusion3Pipeline (diffusers, pipelines/stable_diffusion_3/pipeline_stable_diffusion_3.py): Stable Diffusion 3 and 3.5, text to
@@ -96,24 +93,14 @@ func (p *sd3Pipeline) clipLength() int {
 
 func (p *sd3Pipeline) Defaults(r *Request) error {
 	errs := refuse(r, p.Class(), "prompt_2", "prompt_3", "negative_prompt", "negative_prompt_2", "negative_prompt_3", "sigmas", "clip_skip", "max_sequence_length", "vae_tiling")
-	for _, side := range []*int{&r.Height, &r.Width} {
-		if *side == 0 {
-			*side = p.sd3.SampleSize * p.vae.ScaleFactor()
-		}
-	}
-	setDefault(&r.NumInferenceSteps, 28, len(r.Sigmas) == 0)
+	setDefault(&r.Height, p.sd3.SampleSize*p.vae.ScaleFactor())
+	setDefault(&r.Width, p.sd3.SampleSize*p.vae.ScaleFactor())
+	r.stepsDefault(28)
 	if r.GuidanceScale == nil {
 		r.GuidanceScale = ptr(7.0)
 	}
-	if r.MaxSequenceLength == 0 {
-		r.MaxSequenceLength = sd3Sequence
-		if d := r.PromptEmbeds["prompt_embeds"].Shape.Dimensions; len(d) == 3 && d[1] > p.clipLength() {
-			r.MaxSequenceLength = d[1] - p.clipLength()
-		}
-	}
-	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > sd3MaxSequence {
-		errs = append(errs, fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", r.MaxSequenceLength, sd3MaxSequence))
-	}
+	r.sequenceDefault(sd3Sequence, p.clipLength())
+	errs = append(errs, checkSequence(r.MaxSequenceLength, sd3MaxSequence))
 	if most := min(p.clip[0].Layers, p.clip[1].Layers) - 1; r.ClipSkip > most {
 		errs = append(errs, fmt.Errorf("clip_skip: found %d, wanted at most %d, one less than the layers of each CLIP text encoder", r.ClipSkip, most))
 	}
@@ -121,11 +108,8 @@ func (p *sd3Pipeline) Defaults(r *Request) error {
 		warnUnguided(r)
 	}
 	embeds := map[string][]int{"prompt_embeds": {p.textLength(r.MaxSequenceLength), p.sd3.JointDim}, "pooled_prompt_embeds": {p.sd3.PooledDim}}
-	if p.kind(r) == guided {
-		embeds["negative_prompt_embeds"], embeds["negative_pooled_prompt_embeds"] = embeds["prompt_embeds"], embeds["pooled_prompt_embeds"]
-	}
 	s := p.Sizes(r)
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(s), checkLatents(r, p.latents(s)...), p.autoencoder().check(r))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(s), checkLatents(r, p.latents(s)...), p.autoencoder().check(r))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r, s)
@@ -177,7 +161,7 @@ func (p *sd3Pipeline) programs(s Sizes, clipSkip int) *sd3Programs {
 			Network:   sd3.New(p.sd3, sd3.Options{Batch: s.Batch, Height: h, Width: w, TextLength: text}, denoise),
 			Component: "transformer", Stage: StageDenoise, Spec: fmt.Sprintf("%dx%dx%d, %d text tokens, %v", s.Batch, h, w, text, graph.DTypeName(denoise)),
 		},
-		unpack: p.unpackProgram(s),
+		unpack: p.autoencoder().unpack(s.Batch, h, w),
 	}
 	for i := range ps.clip {
 		component, outputs := sd3Encoders[i], []string{"text_embeds", p.hiddenStates(i, 0)}
@@ -204,19 +188,6 @@ func (p *sd3Pipeline) programs(s Sizes, clipSkip int) *sd3Programs {
 // hiddenStates names the state of CLIP encoder i that the prompt's embeddings are: the last but one, or clipSkip layers before it.
 func (p *sd3Pipeline) hiddenStates(i, clipSkip int) string {
 	return fmt.Sprintf("hidden_states/%d", p.clip[i].Layers-1-clipSkip)
-}
-
-// unpackProgram takes latents [B, C, h, w] to the autoencoder's scale and splits them by picture.
-func (p *sd3Pipeline) unpackProgram(s Sizes) *Program {
-	dims := p.latents(s)
-	n := trace.Network{Name: "unpack", Class: "unpack", DType: float32Type, Inputs: []trace.Input{{Name: "latents", Shape: f32(dims...)}}}
-	for k := range s.Batch {
-		n.Outputs = append(n.Outputs, fmt.Sprintf("latents%d", k))
-	}
-	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
-		return unscale(in["latents"], p.vae, p.opts.DTypeFor("vae"))
-	}
-	return &Program{Network: n, Stage: StageDecode, Spec: fmt.Sprintf("%v %v", dims, graph.DTypeName(p.opts.DTypeFor("vae")))}
 }
 
 func (p *sd3Pipeline) kind(r *Request) stepKind {
@@ -248,7 +219,7 @@ func (p *sd3Pipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 		out = append(out, stepProgram(p.latents(s), schedule.Slots, kind, p.opts.DTypeFor("transformer")))
 	}
 	latents := p.latents(s)
-	decoders, err := p.autoencoder().decoders(latents[2], latents[3], r.VAETiling)
+	decoders, err := p.autoencoder().decoders(latents[2], latents[3], s.VAETiling)
 	if err != nil {
 		return nil, err
 	}
@@ -257,11 +228,8 @@ func (p *sd3Pipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 
 func (p *sd3Pipeline) ActivationBytes(s Sizes) int64 {
 	latents := p.latents(s)
-	patch := int64(p.sd3.PatchSize)
-	tokens := int64(latents[2])/patch*(int64(latents[3])/patch) + int64(p.textLength(s.MaxSequenceLength))
-	// As in FLUX.1's.
-	transformer := int64(s.Batch) * tokens * (int64(p.sd3.Dim())*13*int64(p.opts.DType.Size()) + tokens*4)
-	return max(transformer, vaeBytes(p.vae, s))
+	tokens := latents[2]/p.sd3.PatchSize*(latents[3]/p.sd3.PatchSize) + p.textLength(s.MaxSequenceLength)
+	return max(transformerBytes(s.Batch, tokens, p.sd3.Dim(), p.opts.DTypeFor("transformer")), vaeBytes(p.vae, s))
 }
 
 // schedule computes the sampler's plan. The sigmas are the scheduler's own, and mu is given only where it shifts by the size.
@@ -302,9 +270,7 @@ func (p *sd3Pipeline) open() error {
 func (p *sd3Pipeline) encodersFor(r *Request) []*textEncoder {
 	encoders := slices.Clone(p.encoders)
 	if p.t5 != nil {
-		e := *encoders[2]
-		e.length, e.limit = r.MaxSequenceLength, fmt.Sprintf("max_sequence_length, %d tokens", r.MaxSequenceLength)
-		encoders[2] = &e
+		encoders[2] = encoders[2].at(r.MaxSequenceLength)
 	}
 	return encoders
 }
@@ -355,10 +321,8 @@ func (p *sd3Pipeline) Encode(ctx context.Context, ex Executor, r *Request) (Embe
 			}
 			length := p.textLength(r.MaxSequenceLength)
 			embeds := p.join(states, long, length)
-			e.add(prefix+"prompt_embeds", embeds, length, p.sd3.JointDim)
-			e.add(prefix+"pooled_prompt_embeds", pooled, p.sd3.PooledDim)
-			r.observe(prefix+"prompt_embeds", hostFloats(embeds, 1, length, p.sd3.JointDim))
-			r.observe(prefix+"pooled_prompt_embeds", hostFloats(pooled, 1, p.sd3.PooledDim))
+			e.record(r, prefix+"prompt_embeds", embeds, length, p.sd3.JointDim)
+			e.record(r, prefix+"pooled_prompt_embeds", pooled, p.sd3.PooledDim)
 		}
 		return nil
 	}
@@ -395,19 +359,13 @@ func (p *sd3Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Em
 	if err != nil {
 		return nil, err
 	}
-	conditions := map[string]string{"pooled_projections": "pooled_prompt_embeds", "encoder_hidden_states": "prompt_embeds"}
-	inputs, err := e.conditions(ex, p.opts, "transformer", "", r.NumImagesPerPrompt, conditions)
+	c, err := newConditions(kind, func(to tensors, prefix string) error {
+		return e.give(to, ex, p.opts, "transformer", prefix, r.NumImagesPerPrompt, map[string]string{"pooled_projections": "pooled_prompt_embeds", "encoder_hidden_states": "prompt_embeds"})
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer inputs.free()
-	var negative tensors
-	if kind == guided {
-		if negative, err = e.conditions(ex, p.opts, "transformer", "negative_", r.NumImagesPerPrompt, conditions); err != nil {
-			return nil, err
-		}
-		defer negative.free()
-	}
+	defer c.free()
 	gens := newGenerators(r.Seed, s.Batch)
 	draw := func() []float32 { return gens.randn(dims[1:]...) }
 	l := &loop{
@@ -420,20 +378,14 @@ func (p *sd3Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Em
 		l.latents = draw()
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
-		t := float32(schedule.Calls[i].Timestep)
-		ts, err := ex.Put(f32(s.Batch), float32Bytes(slices.Repeat([]float32{t}, s.Batch)))
-		if err != nil {
-			return nil, nil, err
-		}
-		defer ts.Free()
-		return callDenoiser(ctx, ex, ps.transformer, kind, map[string]Tensor{"hidden_states": input, "timestep": ts}, inputs, negative)
+		return callDenoiser(ctx, ex, ps.transformer, kind, input, float32(schedule.Calls[i].Timestep), c)
 	}
 	return l.run(ctx)
 }
 
 func (p *sd3Pipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
 	s := p.Sizes(r)
-	return p.autoencoder().decode(ctx, ex, r, p.unpackProgram(s), latents, s)
+	return p.autoencoder().decode(ctx, ex, r, p.programs(s, 0).unpack, latents, s)
 }
 
 func (p *sd3Pipeline) Extra(r *Request, k int) map[string]any {

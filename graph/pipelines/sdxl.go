@@ -94,10 +94,7 @@ func (p *sdxlPipeline) Defaults(r *Request) error {
 		r.warn("negative_prompt_2 has no effect without negative_prompt, as in diffusers; give negative_prompt")
 	}
 	embeds := map[string][]int{"prompt_embeds": {p.tokens, p.unet.TextDim()}, "pooled_prompt_embeds": {p.unet.PooledDim()}}
-	if p.kind(r) != plain {
-		embeds["negative_prompt_embeds"], embeds["negative_pooled_prompt_embeds"] = embeds["prompt_embeds"], embeds["pooled_prompt_embeds"]
-	}
-	if err := joinErrors(append(errs, r.PromptEmbeds.check(embeds))...); err != nil {
+	if err := joinErrors(append(errs, r.PromptEmbeds.check(p.kind(r), embeds))...); err != nil {
 		return err
 	}
 	return p.checkSchedule(r)
@@ -218,10 +215,8 @@ func (p *sdxlPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Emb
 	}
 	e := Embeds{}
 	add := func(prefix string, embeds, pooled []float32) {
-		e.add(prefix+"prompt_embeds", embeds, p.tokens, p.unet.TextDim())
-		e.add(prefix+"pooled_prompt_embeds", pooled, p.unet.PooledDim())
-		r.observe(prefix+"prompt_embeds", hostFloats(embeds, 1, p.tokens, p.unet.TextDim()))
-		r.observe(prefix+"pooled_prompt_embeds", hostFloats(pooled, 1, p.unet.PooledDim()))
+		e.record(r, prefix+"prompt_embeds", embeds, p.tokens, p.unet.TextDim())
+		e.record(r, prefix+"pooled_prompt_embeds", pooled, p.unet.PooledDim())
 	}
 	encode := func(prefix string, texts, texts2 []string, skip int) error {
 		programs := p.textPrograms(skip)
@@ -268,14 +263,14 @@ func (p *sdxlPipeline) join(streams [2][]float32) []float32 {
 }
 
 func (p *sdxlPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
-	c := &conditions{positive: tensors{}, negative: tensors{}}
-	defer c.free()
-	give := func(to tensors, prefix string, sizes ...*[2]int) error {
-		if err := to.rows(ex, p.opts, "encoder_hidden_states", e, prefix+"prompt_embeds", r.NumImagesPerPrompt); err != nil {
+	names := map[string]string{"encoder_hidden_states": "prompt_embeds", "text_embeds": "pooled_prompt_embeds"}
+	c, err := newConditions(p.kind(r), func(to tensors, prefix string) error {
+		if err := e.give(to, ex, p.opts, "unet", prefix, r.NumImagesPerPrompt, names); err != nil {
 			return err
 		}
-		if err := to.rows(ex, p.opts, "text_embeds", e, prefix+"pooled_prompt_embeds", r.NumImagesPerPrompt); err != nil {
-			return err
+		sizes := []*[2]int{r.OriginalSize, r.CropsCoordsTopLeft, r.TargetSize}
+		if prefix != "" {
+			sizes = []*[2]int{r.NegativeOriginalSize, r.NegativeCropsCoordsTopLeft, r.NegativeTargetSize}
 		}
 		ids, err := p.timeIDs(sizes)
 		if err != nil {
@@ -284,15 +279,11 @@ func (p *sdxlPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e E
 		// Each picture has these. diffusers 0.42.1 repeats [negative, positive] as a whole for a batch, so that its pictures get one or the other by
 		// turns in both halves; a picture of a batch would then differ from the same alone.
 		return to.put(ex, "time_ids", float32Type, slices.Repeat(ids, r.Batch()), r.Batch(), len(ids))
-	}
-	if err := give(c.positive, "", r.OriginalSize, r.CropsCoordsTopLeft, r.TargetSize); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
-	if p.kind(r) != plain {
-		if err := give(c.negative, "negative_", r.NegativeOriginalSize, r.NegativeCropsCoordsTopLeft, r.NegativeTargetSize); err != nil {
-			return nil, err
-		}
-	}
+	defer c.free()
 	return p.denoise(ctx, ex, r, c)
 }
 

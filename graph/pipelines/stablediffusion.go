@@ -56,10 +56,7 @@ func (p *sdPipeline) Defaults(r *Request) error {
 	}
 	errs = append(errs, p.defaults(r, 7.5, 0.8))
 	embeds := map[string][]int{"prompt_embeds": {p.tokens, p.clip.HiddenSize}}
-	if p.kind(r) != plain {
-		embeds["negative_prompt_embeds"] = embeds["prompt_embeds"]
-	}
-	if err := joinErrors(append(errs, r.PromptEmbeds.check(embeds))...); err != nil {
+	if err := joinErrors(append(errs, r.PromptEmbeds.check(p.kind(r), embeds))...); err != nil {
 		return err
 	}
 	return p.checkSchedule(r)
@@ -125,8 +122,7 @@ func (p *sdPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Embed
 		if err != nil {
 			return err
 		}
-		e.add(name, out["last_hidden_state"], p.tokens, p.clip.HiddenSize)
-		r.observe(name, hostFloats(out["last_hidden_state"], 1, p.tokens, p.clip.HiddenSize))
+		e.record(r, name, out["last_hidden_state"], p.tokens, p.clip.HiddenSize)
 		return nil
 	}
 	negative, positive := p.encoders(r.ClipSkip)
@@ -148,15 +144,12 @@ func (p *sdPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Embed
 }
 
 func (p *sdPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
-	c := &conditions{positive: tensors{}, negative: tensors{}}
-	defer c.free()
-	if err := c.positive.rows(ex, p.opts, "encoder_hidden_states", e, "prompt_embeds", r.NumImagesPerPrompt); err != nil {
+	c, err := newConditions(p.kind(r), func(to tensors, prefix string) error {
+		return e.give(to, ex, p.opts, "unet", prefix, r.NumImagesPerPrompt, map[string]string{"encoder_hidden_states": "prompt_embeds"})
+	})
+	if err != nil {
 		return nil, err
 	}
-	if p.kind(r) != plain {
-		if err := c.negative.rows(ex, p.opts, "encoder_hidden_states", e, "negative_prompt_embeds", r.NumImagesPerPrompt); err != nil {
-			return nil, err
-		}
-	}
+	defer c.free()
 	return p.denoise(ctx, ex, r, c)
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"precast/graph"
 	"precast/graph/tokenizer"
 	"precast/graph/trace"
 )
@@ -21,6 +20,13 @@ type textEncoder struct {
 	limit string
 	// render, where set, makes the text that is encoded, with its special tokens, of a prompt: a chat.
 	render func(prompt string) (string, error)
+}
+
+// at is the encoder at a request's max_sequence_length.
+func (e *textEncoder) at(length int) *textEncoder {
+	own := *e
+	own.length, own.limit = length, fmt.Sprintf("max_sequence_length, %d tokens", length)
+	return &own
 }
 
 // tokens turns a prompt into as many ids as the encoder takes.
@@ -91,17 +97,6 @@ func (e *textEncoder) encode(ctx context.Context, ex Executor, req *Request, p *
 		t.Free()
 	}
 	return got, err
-}
-
-// batch uploads one row a picture: row k belongs to prompt k/perPrompt, in dtype.
-func batch(ex Executor, rows [][]float32, perPrompt int, dtype graph.DType, dims ...int) (Tensor, error) {
-	var all []float32
-	for _, r := range rows {
-		for range perPrompt {
-			all = append(all, r...)
-		}
-	}
-	return put(ex, dtype, all, append([]int{len(rows) * perPrompt}, dims...)...)
 }
 
 // decodeImages unpacks latents, which it frees, and runs the decoder on one picture's latents after the other.

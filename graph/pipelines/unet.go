@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-
-	ml "github.com/gomlx/gomlx/core/graph"
 
 	"precast/graph"
 	"precast/graph/checkpoint"
@@ -15,7 +12,6 @@ import (
 	"precast/graph/models/unet2d"
 	"precast/graph/scheduler"
 	"precast/graph/tokenizer"
-	"precast/graph/trace"
 )
 
 // unetPart is what pipelines with a UNet2DConditionModel and an AutoencoderKL have in common: all but the text.
@@ -70,15 +66,9 @@ func (p *unetPart) defaults(r *Request, guidance, strength float64) error {
 	scale := p.vae.ScaleFactor()
 	sizeFromImage(r, scale)
 	warnResized(r)
-	for _, side := range []struct {
-		v   *int
-		def int
-	}{{&r.Height, p.unet.SampleSize[0]}, {&r.Width, p.unet.SampleSize[1]}} {
-		if *side.v == 0 {
-			*side.v = side.def * scale
-		}
-	}
-	setDefault(&r.NumInferenceSteps, 50, len(r.Sigmas) == 0 && len(r.Timesteps) == 0)
+	setDefault(&r.Height, p.unet.SampleSize[0]*scale)
+	setDefault(&r.Width, p.unet.SampleSize[1]*scale)
+	r.stepsDefault(50)
 	if r.GuidanceScale == nil {
 		r.GuidanceScale = ptr(guidance)
 	}
@@ -155,19 +145,6 @@ func (p *unetPart) unetProgram(s Sizes) *Program {
 	}
 }
 
-// unpackProgram takes latents [B, C, h, w] to the autoencoder's scale and splits them by picture.
-func (p *unetPart) unpackProgram(b, h, w int) *Program {
-	n := trace.Network{Name: "unpack", Class: "unpack", DType: float32Type, Inputs: []trace.Input{{Name: "latents", Shape: f32(b, p.vae.LatentChannels, h, w)}}}
-	for k := range b {
-		n.Outputs = append(n.Outputs, fmt.Sprintf("latents%d", k))
-	}
-	dtype := p.opts.DTypeFor("vae")
-	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
-		return unscale(in["latents"], p.vae, dtype)
-	}
-	return &Program{Network: n, Stage: StageDecode, Spec: fmt.Sprintf("%dx%dx%d %v", b, h, w, graph.DTypeName(dtype))}
-}
-
 // kind is guided above a scale of 1. Some of these pipelines rescale it.
 func (p *unetPart) kind(r *Request) stepKind {
 	switch {
@@ -206,7 +183,7 @@ func (p *unetPart) programs(s Sizes, r *Request) ([]*Program, error) {
 	}
 	d := p.dims(s)
 	decoders, err := p.autoencoder().decoders(d[2], d[3], s.VAETiling)
-	return append(append(out, p.unpackProgram(s.Batch, d[2], d[3])), decoders...), err
+	return append(append(out, p.autoencoder().unpack(s.Batch, d[2], d[3])), decoders...), err
 }
 
 func (p *unetPart) ActivationBytes(s Sizes) int64 {
@@ -214,25 +191,8 @@ func (p *unetPart) ActivationBytes(s Sizes) int64 {
 	tokens := int64(s.Height/scale) * int64(s.Width/scale)
 	c := int64(p.unet.BlockOutChannels[0])
 	// The first level's activations with the skips that wait for the way up; the scores of one head at a time are the least any backend holds.
-	unet := int64(s.Batch) * tokens * (c*20*int64(p.opts.DType.Size()) + tokens*4)
+	unet := int64(s.Batch) * tokens * (c*20*int64(p.opts.DTypeFor("unet").Size()) + tokens*4)
 	return max(unet, vaeBytes(p.vae, s))
-}
-
-// conditions are what the UNet is given besides the latents and the timestep, by its inputs' names; negative is nil without guidance.
-type conditions struct{ positive, negative tensors }
-
-func (c *conditions) free() {
-	c.positive.free()
-	c.negative.free()
-}
-
-// rows uploads an embedding with a row a picture for the UNet, as the input of that name.
-func (m tensors) rows(ex Executor, o Options, input string, e Embeds, name string, perPrompt int) error {
-	t, err := e.put(ex, o, "unet", name, perPrompt)
-	if err == nil {
-		m[input] = t
-	}
-	return err
 }
 
 // clipEncoder is a CLIP text encoder at its full length.
@@ -270,24 +230,7 @@ func (p *unetPart) denoise(ctx context.Context, ex Executor, r *Request, c *cond
 		l.latents = draw()
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
-		ts, err := ex.Put(f32(), float32Bytes([]float32{float32(schedule.Calls[i].Timestep)}))
-		if err != nil {
-			return nil, nil, err
-		}
-		defer ts.Free()
-		call := func(given tensors) (Tensor, error) {
-			in := map[string]Tensor{"sample": input, "timestep": ts}
-			maps.Copy(in, given)
-			out, err := ex.Run(ctx, unet, in)
-			return out["sample"], err
-		}
-		if cond, err = call(c.positive); err != nil || kind == plain {
-			return cond, nil, err
-		}
-		if uncond, err = call(c.negative); err != nil {
-			cond.Free()
-		}
-		return cond, uncond, err
+		return callDenoiser(ctx, ex, unet, kind, input, float32(schedule.Calls[i].Timestep), c)
 	}
 	return l.run(ctx)
 }
@@ -295,7 +238,7 @@ func (p *unetPart) denoise(ctx context.Context, ex Executor, r *Request, c *cond
 func (p *unetPart) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
 	s := p.Sizes(r)
 	d := p.dims(s)
-	return p.autoencoder().decode(ctx, ex, r, p.unpackProgram(s.Batch, d[2], d[3]), latents, s)
+	return p.autoencoder().decode(ctx, ex, r, p.autoencoder().unpack(s.Batch, d[2], d[3]), latents, s)
 }
 
 func (p *unetPart) Extra(r *Request, _ int) map[string]any {

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 
+	ml "github.com/gomlx/gomlx/core/graph"
+
 	"precast/graph"
 	"precast/graph/models/autoencoderkl"
 	"precast/graph/models/autoencoderklwan"
@@ -25,6 +27,11 @@ func videoTiles(c autoencoderklwan.Config, h, w int, tiling bool) *autoencoderkl
 	}
 	f, p := c.SpatialFactor(), c.PatchSize
 	return autoencoderkl.NewTiles(h, w, videoTileSide/f, videoTileStride/f, videoTileSide/p, videoTileStride/p)
+}
+
+// unscaleVideo takes latents [B, C, T, h, w] to the scale of the autoencoder, in the dtype of the decoder.
+func unscaleVideo(x *ml.Node, c autoencoderklwan.Config, dtype graph.DType) *ml.Node {
+	return ml.ConvertDType(ml.Add(ml.Mul(x, perChannel(c.LatentsStd, x)), perChannel(c.LatentsMean, x)), dtype)
 }
 
 // checkVideoTiling refuses tiles that would not meet: diffusers rounds their sides and strides on their own.

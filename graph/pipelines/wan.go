@@ -151,16 +151,10 @@ const (
 
 func (p *wanPipeline) Defaults(r *Request) error {
 	errs := refuse(r, p.Class(), "negative_prompt", "num_frames", "guidance_scale_2", "max_sequence_length", "vae_tiling")
-	if r.Height == 0 {
-		r.Height = 480
-	}
-	if r.Width == 0 {
-		r.Width = 832
-	}
-	if r.NumFrames == 0 {
-		r.NumFrames = 81
-	}
-	setDefault(&r.NumInferenceSteps, 50, len(r.Sigmas) == 0 && len(r.Timesteps) == 0)
+	setDefault(&r.Height, 480)
+	setDefault(&r.Width, 832)
+	setDefault(&r.NumFrames, 81)
+	r.stepsDefault(50)
 	if r.GuidanceScale == nil {
 		r.GuidanceScale = ptr(5.0)
 	}
@@ -175,21 +169,11 @@ func (p *wanPipeline) Defaults(r *Request) error {
 	if *r.GuidanceScale <= 1 {
 		warnUnguided(r)
 	}
-	if r.MaxSequenceLength == 0 {
-		r.MaxSequenceLength = 512
-		if d := r.PromptEmbeds["prompt_embeds"].Shape.Dimensions; len(d) == 3 {
-			r.MaxSequenceLength = d[1]
-		}
-	}
-	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > wanMaxSequence {
-		errs = append(errs, fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", r.MaxSequenceLength, wanMaxSequence))
-	}
+	r.sequenceDefault(512, 0)
+	errs = append(errs, checkSequence(r.MaxSequenceLength, wanMaxSequence))
 	errs = append(errs, p.roundSizes(r), checkVideoTiling(p.vae, r))
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.t5.Model}}
-	if p.kind(r) == guided {
-		embeds["negative_prompt_embeds"] = embeds["prompt_embeds"]
-	}
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, p.dims(p.Sizes(r))...))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, p.dims(p.Sizes(r))...))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r)
@@ -318,11 +302,7 @@ func (p *wanPipeline) unpackProgram(dims []int) *Program {
 		}
 	}
 	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
-		x := in["latents"]
-		perChannel := func(v []float64) *ml.Node {
-			return ml.BroadcastToDims(ml.Reshape(ml.Const(x.Graph(), toFloat32(v)), 1, dims[1], 1, 1, 1), dims...)
-		}
-		x = ml.ConvertDType(ml.Add(ml.Mul(x, perChannel(p.vae.LatentsStd)), perChannel(p.vae.LatentsMean)), dtype)
+		x := unscaleVideo(in["latents"], p.vae, dtype)
 		var out []*ml.Node
 		for k := range dims[0] {
 			for f := range dims[2] {
@@ -444,25 +424,18 @@ func (p *wanPipeline) open() error {
 	return nil
 }
 
-// textEncoder is UMT5 at the request's length.
-func (p *wanPipeline) textEncoder(r *Request) *textEncoder {
-	e := *p.encoder
-	e.length, e.limit = r.MaxSequenceLength, fmt.Sprintf("max_sequence_length, %d tokens", r.MaxSequenceLength)
-	return &e
-}
-
 func (p *wanPipeline) Prepare(r *Request) error {
 	if err := p.open(); err != nil {
 		return err
 	}
-	return p.textEncoder(r).check(cleanPrompts(r.Prompt), cleanPrompts(r.NegativePrompt))
+	return p.encoder.at(r.MaxSequenceLength).check(cleanPrompts(r.Prompt), cleanPrompts(r.NegativePrompt))
 }
 
 func (p *wanPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Embeds, error) {
 	if err := p.open(); err != nil {
 		return nil, err
 	}
-	program, encoder, e := p.programs(p.Sizes(r)).text, p.textEncoder(r), Embeds{}
+	program, encoder, e := p.programs(p.Sizes(r)).text, p.encoder.at(r.MaxSequenceLength), Embeds{}
 	encode := func(name string, texts []string) error {
 		for i := range r.Prompt {
 			text, _ := textFor(texts, i)
@@ -483,8 +456,7 @@ func (p *wanPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Embe
 				}
 			}
 			clear(v[seen*p.t5.Model:])
-			e.add(name, v, r.MaxSequenceLength, p.t5.Model)
-			r.observe(name, hostFloats(v, 1, r.MaxSequenceLength, p.t5.Model))
+			e.record(r, name, v, r.MaxSequenceLength, p.t5.Model)
 		}
 		return nil
 	}
@@ -506,12 +478,8 @@ func (p *wanPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Em
 	}
 	at := func(i int) int { return p.expertAt(schedule.Calls[i].Timestep) }
 	// The experts follow one another, so what an expert is given is uploaded when it takes over.
-	var inputs, negative tensors
-	defer func() {
-		inputs.free()
-		negative.free()
-	}()
-	current := -1
+	current, given := -1, &conditions{}
+	defer func() { given.free() }()
 	enter := func(expert int) error {
 		if current == expert {
 			return nil
@@ -519,12 +487,14 @@ func (p *wanPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Em
 		if current >= 0 {
 			ex.Release(wanExperts[current])
 		}
-		inputs.free()
-		negative.free()
-		inputs, negative, current = nil, nil, expert
-		var err error
-		inputs, negative, err = p.conditions(ex, r, e, expert, dims)
-		return err
+		given.free()
+		next, err := p.conditions(ex, r, e, expert, dims)
+		if err != nil {
+			given = &conditions{}
+			return err
+		}
+		current, given = expert, next
+		return nil
 	}
 	gens := newGenerators(r.Seed, s.Batch)
 	draw := func() []float32 { return gens.randn(dims[1:]...) }
@@ -547,34 +517,27 @@ func (p *wanPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Em
 		if err := enter(at(i)); err != nil {
 			return nil, nil, err
 		}
-		ts, err := ex.Put(f32(s.Batch), float32Bytes(slices.Repeat([]float32{float32(schedule.Calls[i].Timestep)}, s.Batch)))
-		if err != nil {
-			return nil, nil, err
-		}
-		defer ts.Free()
-		return callDenoiser(ctx, ex, ps.experts[current], kind, map[string]Tensor{"hidden_states": input, "timestep": ts}, inputs, negative)
+		return callDenoiser(ctx, ex, ps.experts[current], kind, input, float32(schedule.Calls[i].Timestep), given)
 	}
 	return l.run(ctx)
 }
 
-// conditions uploads what an expert is given besides the latents and the timestep; negative is nil without guidance.
-func (p *wanPipeline) conditions(ex Executor, r *Request, e Embeds, expert int, dims []int) (inputs, negative tensors, err error) {
+// conditions uploads what an expert is given besides the latents and the timestep.
+func (p *wanPipeline) conditions(ex Executor, r *Request, e Embeds, expert int, dims []int) (*conditions, error) {
 	name, cfg := wanExperts[expert], *p.experts[expert]
-	names := map[string]string{"encoder_hidden_states": "prompt_embeds"}
-	if inputs, err = e.conditions(ex, p.opts, name, "", r.NumImagesPerPrompt, names); err != nil {
-		return nil, nil, err
+	c, err := newConditions(p.kind(r), func(to tensors, prefix string) error {
+		return e.give(to, ex, p.opts, name, prefix, r.NumImagesPerPrompt, map[string]string{"encoder_hidden_states": "prompt_embeds"})
+	})
+	if err != nil {
+		return nil, err
 	}
 	frames, h, w := dims[2]/cfg.PatchSize[0], dims[3]/cfg.PatchSize[1], dims[4]/cfg.PatchSize[2]
 	cos, sin := wan.RoPE(cfg, frames, h, w)
-	for table, v := range map[string][]float32{"rotary_cos": cos, "rotary_sin": sin} {
-		if err := inputs.put(ex, table, float32Type, v, frames*h*w, cfg.HeadDim); err != nil {
-			return inputs, nil, err
-		}
+	if err := c.positive.putRotary(ex, cos, sin, frames*h*w, cfg.HeadDim); err != nil {
+		c.free()
+		return nil, err
 	}
-	if p.kind(r) == guided {
-		negative, err = e.conditions(ex, p.opts, name, "negative_", r.NumImagesPerPrompt, names)
-	}
-	return inputs, negative, err
+	return c, nil
 }
 
 func (p *wanPipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {

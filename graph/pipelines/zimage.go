@@ -45,8 +45,7 @@ func newZImage(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) {
 		return nil, err
 	}
 	if _, err := p.schedule(&Request{NumInferenceSteps: 4}, 16); err != nil {
-		return nil, fmt.Errorf("scheduler %s with this config can't drive ZImagePipeline, which gives it sigmas and a shift of its own: %w; Z-Image comes with FlowMatchEulerDiscreteScheduler",
-			p.scheduler.Class, err)
+		return nil, flowFault(p, "Z-Image", err)
 	}
 	err = joinErrors(
 		mustEqual(ck, "transformer", "cap_feat_dim", p.zimage.CaptionDim, "text_encoder", "hidden_size", p.text.HiddenSize),
@@ -73,24 +72,16 @@ func (p *zimagePipeline) maxSequence() int { return max(zimageSequence, p.zimage
 
 func (p *zimagePipeline) Defaults(r *Request) error {
 	errs := refuse(r, p.Class(), "negative_prompt", "sigmas", "cfg_normalization", "cfg_truncation", "max_sequence_length", "vae_tiling")
-	for _, side := range []*int{&r.Height, &r.Width} {
-		if *side == 0 {
-			*side = 1024 / p.multiple() * p.multiple()
-		}
-	}
-	setDefault(&r.NumInferenceSteps, 50, len(r.Sigmas) == 0)
+	setDefault(&r.Height, 1024/p.multiple()*p.multiple())
+	setDefault(&r.Width, 1024/p.multiple()*p.multiple())
+	r.stepsDefault(50)
 	if r.GuidanceScale == nil {
 		r.GuidanceScale = ptr(5.0)
 	}
 	if r.CFGTruncation == nil {
 		r.CFGTruncation = ptr(1.0)
 	}
-	if r.MaxSequenceLength == 0 {
-		r.MaxSequenceLength = zimageSequence
-		if d := r.PromptEmbeds["prompt_embeds"].Shape.Dimensions; len(d) == 3 {
-			r.MaxSequenceLength = d[1]
-		}
-	}
+	r.sequenceDefault(zimageSequence, 0)
 	if *r.GuidanceScale <= 0 {
 		for name, given := range map[string]bool{"negative_prompt": len(r.NegativePrompt) > 0, "cfg_normalization": r.CFGNormalization} {
 			if given {
@@ -99,11 +90,8 @@ func (p *zimagePipeline) Defaults(r *Request) error {
 		}
 	}
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.text.HiddenSize}, "prompt_embeds_mask": {r.MaxSequenceLength}}
-	if p.kind(r) != plain {
-		embeds["negative_prompt_embeds"], embeds["negative_prompt_embeds_mask"] = embeds["prompt_embeds"], embeds["prompt_embeds_mask"]
-	}
 	s := p.Sizes(r)
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(embeds), p.CheckSizes(s), p.autoencoder().check(r))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(s), p.autoencoder().check(r))...); err != nil {
 		return err
 	}
 	if err := joinErrors(checkLatents(r, p.latents(s)...), p.checkEmbeds(r)); err != nil {
@@ -145,8 +133,8 @@ func (p *zimagePipeline) CheckSizes(s Sizes) error {
 	if err != nil {
 		return err
 	}
-	if s.MaxSequenceLength < 1 || s.MaxSequenceLength > p.maxSequence() {
-		return fmt.Errorf("max_sequence_length: found %d, wanted 1 to %d", s.MaxSequenceLength, p.maxSequence())
+	if err := checkSequence(s.MaxSequenceLength, p.maxSequence()); err != nil {
+		return err
 	}
 	return joinErrors(p.encoderOptions(s).Check(p.text), p.transformerOptions(s).Check(p.zimage))
 }
@@ -194,7 +182,7 @@ func (p *zimagePipeline) programs(s Sizes) *zimagePrograms {
 			Component: "transformer", Stage: StageDenoise,
 			Spec: fmt.Sprintf("%dx%dx%d, %d text tokens, %v", s.Batch, h, w, s.MaxSequenceLength, graph.DTypeName(denoise)),
 		},
-		unpack: p.unpackProgram(s),
+		unpack: p.autoencoder().unpack(s.Batch, h, w),
 	}
 }
 
@@ -210,19 +198,6 @@ func negated(n trace.Network) trace.Network {
 		return out
 	}
 	return n
-}
-
-// unpackProgram takes latents [B, C, h, w] to the autoencoder's scale and splits them by picture.
-func (p *zimagePipeline) unpackProgram(s Sizes) *Program {
-	dims := p.latents(s)
-	n := trace.Network{Name: "unpack", Class: "unpack", DType: float32Type, Inputs: []trace.Input{{Name: "latents", Shape: f32(dims...)}}}
-	for k := range s.Batch {
-		n.Outputs = append(n.Outputs, fmt.Sprintf("latents%d", k))
-	}
-	n.Build = func(_ *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
-		return unscale(in["latents"], p.vae, p.opts.DTypeFor("vae"))
-	}
-	return &Program{Network: n, Stage: StageDecode, Spec: fmt.Sprintf("%v %v", dims, graph.DTypeName(p.opts.DTypeFor("vae")))}
 }
 
 // kind says how a request guides. Unlike in other pipelines any scale above 0 does: the formula is cond + scale (cond - uncond).
@@ -254,7 +229,7 @@ func (p *zimagePipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 		out = append(out, stepProgram(p.latents(s), schedule.Slots, kind, p.opts.DTypeFor("transformer")))
 	}
 	latents := p.latents(s)
-	decoders, err := p.autoencoder().decoders(latents[2], latents[3], r.VAETiling)
+	decoders, err := p.autoencoder().decoders(latents[2], latents[3], s.VAETiling)
 	if err != nil {
 		return nil, err
 	}
@@ -262,10 +237,7 @@ func (p *zimagePipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
 }
 
 func (p *zimagePipeline) ActivationBytes(s Sizes) int64 {
-	tokens := int64(p.tokens(s) + s.MaxSequenceLength)
-	// As in FLUX.1's.
-	transformer := int64(s.Batch) * tokens * (int64(p.zimage.Dim)*13*int64(p.opts.DTypeFor("transformer").Size()) + tokens*4)
-	return max(transformer, vaeBytes(p.vae, s))
+	return max(transformerBytes(s.Batch, p.tokens(s)+s.MaxSequenceLength, p.zimage.Dim, p.opts.DTypeFor("transformer")), vaeBytes(p.vae, s))
 }
 
 // schedule computes the sampler's plan for a number of image tokens.
@@ -409,43 +381,33 @@ func textTokens(mask []float32) (int, error) {
 	return n, nil
 }
 
-// conditions uploads what the transformer is given of the prompts, or with prefix "negative_" of the negative ones, a row a picture.
-func (p *zimagePipeline) conditions(ex Executor, r *Request, s Sizes, e Embeds, prefix string) (in tensors, err error) {
+// give uploads what the transformer is given of the prompts, or with prefix "negative_" of the negative ones, a row a picture.
+func (p *zimagePipeline) give(to tensors, ex Executor, r *Request, s Sizes, e Embeds, prefix string) error {
 	latents := p.latents(s)
 	var mask, keys []int32
 	var cos, sin []float32
 	for k := range s.Batch {
 		n, err := textTokens(e.row(prefix+"prompt_embeds_mask", k/r.NumImagesPerPrompt))
 		if err != nil {
-			return nil, fmt.Errorf("%sprompt_embeds_mask of prompt %d: %w", prefix, k/r.NumImagesPerPrompt, err)
+			return fmt.Errorf("%sprompt_embeds_mask of prompt %d: %w", prefix, k/r.NumImagesPerPrompt, err)
 		}
 		m, seen := zimage.Masks(n, s.MaxSequenceLength)
 		c, si, err := zimage.RoPE(p.zimage, latents[2]/2, latents[3]/2, n, s.MaxSequenceLength)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		mask, keys, cos, sin = append(mask, m...), append(keys, seen...), append(cos, c...), append(sin, si...)
 	}
-	in = tensors{}
-	defer func() {
-		if err != nil {
-			in.free()
-		}
-	}()
-	if in["encoder_hidden_states"], err = e.put(ex, p.opts, "transformer", prefix+"prompt_embeds", r.NumImagesPerPrompt); err != nil {
-		return nil, err
+	if err := e.give(to, ex, p.opts, "transformer", prefix, r.NumImagesPerPrompt, map[string]string{"encoder_hidden_states": "prompt_embeds"}); err != nil {
+		return err
 	}
-	if in["text_mask"], err = ex.Put(shape(int32Type, s.Batch, len(mask)/s.Batch), int32Bytes(mask)); err != nil {
-		return nil, err
+	if err := to.putInts(ex, "text_mask", mask, s.Batch, len(mask)/s.Batch); err != nil {
+		return err
 	}
-	if in["text_keys"], err = ex.Put(shape(int32Type, s.Batch, len(keys)/s.Batch), int32Bytes(keys)); err != nil {
-		return nil, err
+	if err := to.putInts(ex, "text_keys", keys, s.Batch, len(keys)/s.Batch); err != nil {
+		return err
 	}
-	table := []int{s.Batch, len(cos) / s.Batch / p.zimage.HeadDim(), p.zimage.HeadDim()}
-	if err = in.put(ex, "rotary_cos", float32Type, cos, table...); err != nil {
-		return nil, err
-	}
-	return in, in.put(ex, "rotary_sin", float32Type, sin, table...)
+	return to.putRotary(ex, cos, sin, s.Batch, len(cos)/s.Batch/p.zimage.HeadDim(), p.zimage.HeadDim())
 }
 
 func (p *zimagePipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
@@ -455,18 +417,11 @@ func (p *zimagePipeline) Denoise(ctx context.Context, ex Executor, r *Request, e
 	if err != nil {
 		return nil, err
 	}
-	inputs, err := p.conditions(ex, r, s, e, "")
+	c, err := newConditions(kind, func(to tensors, prefix string) error { return p.give(to, ex, r, s, e, prefix) })
 	if err != nil {
 		return nil, err
 	}
-	defer inputs.free()
-	var negative tensors
-	if kind != plain {
-		if negative, err = p.conditions(ex, r, s, e, "negative_"); err != nil {
-			return nil, err
-		}
-		defer negative.free()
-	}
+	defer c.free()
 	// time is what the transformer is told at call i: 0 is noise, 1 the picture.
 	time := func(i int) float32 { return (1000 - float32(schedule.Calls[i].Timestep)) / 1000 }
 	// Past cfg_truncation there is no guidance.
@@ -486,25 +441,19 @@ func (p *zimagePipeline) Denoise(ctx context.Context, ex Executor, r *Request, e
 		l.latents = draw()
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
-		ts, err := ex.Put(f32(s.Batch), float32Bytes(slices.Repeat([]float32{time(i)}, s.Batch)))
-		if err != nil {
-			return nil, nil, err
-		}
-		defer ts.Free()
-		step := map[string]Tensor{"hidden_states": input, "timestep": ts}
 		if kind != plain && truncated(i) {
 			// Guided by itself, the result stays what it is.
-			cond, _, err = callDenoiser(ctx, ex, transformer, plain, step, inputs, nil)
+			cond, _, err = callDenoiser(ctx, ex, transformer, plain, input, time(i), c)
 			return cond, cond, err
 		}
-		return callDenoiser(ctx, ex, transformer, kind, step, inputs, negative)
+		return callDenoiser(ctx, ex, transformer, kind, input, time(i), c)
 	}
 	return l.run(ctx)
 }
 
 func (p *zimagePipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
 	s := p.Sizes(r)
-	return p.autoencoder().decode(ctx, ex, r, p.unpackProgram(s), latents, s)
+	return p.autoencoder().decode(ctx, ex, r, p.programs(s).unpack, latents, s)
 }
 
 func (p *zimagePipeline) Extra(r *Request, _ int) map[string]any {

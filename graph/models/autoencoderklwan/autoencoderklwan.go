@@ -54,8 +54,9 @@ type Sizes struct {
 	Chunk Chunk
 }
 
-// NewDecoder is the network "vae.decoder", or "vae.decoder_later" for a Later chunk, that decodes one latent frame: "latents" [B, z_dim, 1, H, W] -> "sample" [B, channels, F, H*f, W*f], clamped to -1 to 1, where f is
-// cfg.SpatialFactor() and F the number of frames of the chunk. The latents are unscaled: see Config.LatentsMean.
+// NewDecoder is the network "vae.decoder", or "vae.decoder_later" for a Later chunk, that decodes one latent frame: "latents" [B, z_dim, 1, H, W] ->
+// "sample" [B, channels, F, H*f, W*f], clamped to -1 to 1, where f is cfg.SpatialFactor() and F the number of frames of the chunk. The latents are
+// unscaled: see Config.LatentsMean.
 //
 // Results after "sample", and arguments after "latents" in a Later chunk, are the pasts, in the same order and by the same names:
 // [B, 2, H', W', C].
@@ -94,9 +95,9 @@ func Unpatchify(v []float32, p, frames, h, w int) []float32 {
 	return out
 }
 
-// NewEncoder is the network "vae.encoder", or "vae.encoder_later", that encodes the frames of one latent frame: "sample" [B, channels, F, H, W] in the range -1 to 1, F the number of frames of the
-// chunk -> "mean" and "logvar" of the posterior, each [B, z_dim, 1, H/f, W/f], unscaled; logvar is clamped to -30 to 20. H and W are
-// multiples of f, cfg.SpatialFactor(). Pasts are as in NewDecoder.
+// NewEncoder is the network "vae.encoder", or "vae.encoder_later", that encodes the frames of one latent frame: "sample" [B, channels, F, H, W] in the
+// range -1 to 1, F the number of frames of the chunk -> "mean" and "logvar" of the posterior, each [B, z_dim, 1, H/f, W/f], unscaled; logvar is
+// clamped to -30 to 20. H and W are multiples of f, cfg.SpatialFactor(). Pasts are as in NewDecoder.
 func NewEncoder(cfg Config, s Sizes) trace.Network {
 	p := cfg.PatchSize
 	in := trace.Input{Name: "sample", Shape: shapes.Make(s.DType, s.Batch, cfg.InChannels/(p*p), s.Chunk.frames(&cfg), s.Height, s.Width)}
