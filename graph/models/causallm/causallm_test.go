@@ -22,15 +22,6 @@ import (
 
 func TestMain(m *testing.M) { golden.Main(m) }
 
-func parse(t *testing.T, c *checkpoint.Config) Config {
-	t.Helper()
-	cfg, err := ParseConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
 // TestGolden compares hidden states of whole text models: FLUX.2-dev pads left, the others right or not at all.
 func TestGolden(t *testing.T) {
 	state := func(k ...int) []string {
@@ -67,7 +58,7 @@ func TestGolden(t *testing.T) {
 				inputs[name] = ref.Tensor(tc.call+"/in/"+name, dtypes.Int32)
 			}
 			dims := inputs["input_ids"].Shape().Dimensions
-			n := New(parse(t, ref.Config("text_encoder")), Options{Batch: dims[0], Length: dims[1], Outputs: tc.outputs}, dtypes.Float32)
+			n := New(golden.Parse(t, ParseConfig, ref.Config("text_encoder")), Options{Batch: dims[0], Length: dims[1], Outputs: tc.outputs}, dtypes.Float32)
 			for i, got := range ref.Run("text_encoder", n, inputs) {
 				want := tc.call + "/out/" + tc.outputs[i]
 				if tc.goldens != nil {
@@ -96,7 +87,7 @@ func TestGoldenPadded(t *testing.T) {
 				at := i/tokens*length + i%tokens
 				padded[at], mask[at] = id, attention[i]
 			}
-			n := New(parse(t, ref.Config("text_encoder")), Options{Batch: batch, Length: length}, dtypes.Float32)
+			n := New(golden.Parse(t, ParseConfig, ref.Config("text_encoder")), Options{Batch: batch, Length: length}, dtypes.Float32)
 			out := ref.RunModule("text_encoder", n, map[string]*tensors.Tensor{
 				"input_ids": tensors.FromFlatDataAndDimensions(padded, batch, length), "attention_mask": tensors.FromFlatDataAndDimensions(mask, batch, length),
 			})[0]
@@ -132,7 +123,7 @@ func TestGoldenBlocks(t *testing.T) {
 		t.Run(tc.set, func(t *testing.T) {
 			ref := golden.Open(t, tc.set)
 			ref.Aliases(Aliases)
-			cfg := parse(t, ref.Config("text_encoder"))
+			cfg := golden.Parse(t, ParseConfig, ref.Config("text_encoder"))
 			for _, i := range []int{0, cfg.Layers - 1} {
 				layer := fmt.Sprintf("layers.%d", i)
 				inputs := []string{"hidden_states"}
@@ -303,7 +294,7 @@ func TestParseConfig(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tc.want, parse(t, c)); diff != "" {
+			if diff := cmp.Diff(tc.want, golden.Parse(t, ParseConfig, c)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -332,18 +323,6 @@ func TestParseConfigErrors(t *testing.T) {
 		{"theta", `{"model_type": "qwen3", "rope_theta": 0}`, "config.json: rope_theta: found 0, wanted a number above 0"},
 		{"window", `{"model_type": "qwen3", "use_sliding_window": true, "sliding_window": -1}`, "config.json: sliding_window: found -1, wanted an integer of 1 or more"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c, err := checkpoint.ParseConfig("config.json", []byte(tc.json))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			if _, err := ParseConfig(c); err != nil {
-				got = err.Error()
-			}
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
+		t.Run(tc.name, func(t *testing.T) { golden.CheckConfig(t, ParseConfig, tc.json, tc.want) })
 	}
 }

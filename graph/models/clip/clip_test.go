@@ -9,22 +9,12 @@ import (
 	ml "github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
-	"precast/graph/checkpoint"
 	"precast/graph/models/golden"
 	"precast/graph/nn"
 	"precast/graph/trace"
 )
 
 func TestMain(m *testing.M) { golden.Main(m) }
-
-func parse(t *testing.T, c *checkpoint.Config) Config {
-	t.Helper()
-	cfg, err := ParseConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
 
 // TestGoldenText compares the outputs of whole text encoders. shapes-flux1 pools at the first end-of-text token, which is
 // its padding too; the others at the largest id; sdxl records every hidden state.
@@ -63,7 +53,7 @@ func TestGoldenText(t *testing.T) {
 		t.Run(tc.set+"/"+tc.ids, func(t *testing.T) {
 			ref := golden.Open(t, tc.set)
 			ids := ref.Tensor(tc.ids, dtypes.Int32)
-			n := NewText(parse(t, ref.Config(tc.component)), Options{
+			n := NewText(golden.Parse(t, ParseConfig, ref.Config(tc.component)), Options{
 				Name: tc.component, Batch: ids.Shape().Dim(0), Length: ids.Shape().Dim(1), Outputs: tc.outputs, ClipSkip: tc.clipSkip,
 			}, dtypes.Float32)
 			for i, got := range ref.Run(tc.component, n, map[string]*tensors.Tensor{"input_ids": ids}) {
@@ -91,7 +81,7 @@ func TestGoldenBlocks(t *testing.T) {
 	} {
 		t.Run(tc.set+"/"+tc.component, func(t *testing.T) {
 			ref := golden.Open(t, tc.set)
-			cfg := parse(t, ref.Config(tc.component))
+			cfg := golden.Parse(t, ParseConfig, ref.Config(tc.component))
 			ref.Block(tc.component, tc.module+"embeddings", []string{"input_ids"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
 				defer c.Enter("text_model")()
 				return []*ml.Node{Embeddings(c, cfg, in[0])}
@@ -152,19 +142,7 @@ func TestParseConfig(t *testing.T) {
 		},
 		{"eps", `{"layer_norm_eps": 0}`, "config.json: layer_norm_eps: found 0, wanted a number above 0"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c, err := checkpoint.ParseConfig("config.json", []byte(tc.json))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			if _, err := ParseConfig(c); err != nil {
-				got = err.Error()
-			}
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
+		t.Run(tc.name, func(t *testing.T) { golden.CheckConfig(t, ParseConfig, tc.json, tc.want) })
 	}
 }
 

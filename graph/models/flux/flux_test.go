@@ -20,15 +20,6 @@ import (
 
 func TestMain(m *testing.M) { golden.Main(m) }
 
-func parse(t *testing.T, c *checkpoint.Config) Config {
-	t.Helper()
-	cfg, err := ParseConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
 // TestGolden compares the first call of each run. Run a has its inputs recorded; those of the others follow from the start latents, the prompt's
 // embedding and the first timestep, as in FluxPipeline.
 func TestGolden(t *testing.T) {
@@ -46,7 +37,7 @@ func TestGolden(t *testing.T) {
 	} {
 		t.Run(tc.set+"/"+tc.run, func(t *testing.T) {
 			ref := golden.Open(t, tc.set)
-			cfg := parse(t, ref.Config("transformer"))
+			cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 			noise := ref.F32(tc.run + "/noise").Shape()
 			text := ref.F32(tc.run + "/encode_prompt/0/prompt_embeds")
 			batch, h, w := noise.Dim(0), noise.Dim(2)/2, noise.Dim(3)/2
@@ -80,7 +71,7 @@ func TestGolden(t *testing.T) {
 // the text encoders in bfloat16 too; with those in float32 this transformer must be nearer.
 func TestHalf(t *testing.T) {
 	ref := golden.Open(t, "tiny/flux1-schnell")
-	cfg := parse(t, ref.Config("transformer"))
+	cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 	n := New(cfg, Options{Batch: 1, TextLength: 48, ImageLength: 24}, dtypes.BFloat16)
 	cos, sin := RoPE(cfg, 48, 4, 6)
 	half := func(name string) *tensors.Tensor { return ref.Tensor("a/transformer/0/in/"+name, dtypes.BFloat16) }
@@ -130,7 +121,7 @@ func TestGoldenBlocks(t *testing.T) {
 	for _, set := range []string{"tiny/flux1-dev", "tiny/flux1-schnell"} {
 		t.Run(set, func(t *testing.T) {
 			ref := golden.Open(t, set)
-			cfg := parse(t, ref.Config("transformer"))
+			cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 			run := func(module string, inputs []string, build func(c *trace.Ctx, in []*ml.Node) []*ml.Node) {
 				t.Run(module, func(t *testing.T) { ref.In(t).Block("transformer", "transformer."+module, inputs, build) })
 			}
@@ -215,19 +206,7 @@ func TestParseConfig(t *testing.T) {
 			"config.json: in_channels: found 0, wanted an integer of 1 or more\nconfig.json: num_attention_heads: found -1, wanted an integer of 1 or more",
 		},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c, err := checkpoint.ParseConfig("config.json", []byte(tc.json))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			if _, err := ParseConfig(c); err != nil {
-				got = err.Error()
-			}
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
+		t.Run(tc.name, func(t *testing.T) { golden.CheckConfig(t, ParseConfig, tc.json, tc.want) })
 	}
 }
 
@@ -241,7 +220,7 @@ func TestTracePublished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := New(parse(t, c), Options{Batch: 1, TextLength: 512, ImageLength: 64 * 64}, dtypes.BFloat16)
+	n := New(golden.Parse(t, ParseConfig, c), Options{Batch: 1, TextLength: 512, ImageLength: 64 * 64}, dtypes.BFloat16)
 	start := time.Now()
 	m, err := trace.Trace(n)
 	if err != nil {

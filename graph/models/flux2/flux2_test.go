@@ -19,15 +19,6 @@ import (
 
 func TestMain(m *testing.M) { golden.Main(m) }
 
-func parse(t *testing.T, c *checkpoint.Config) Config {
-	t.Helper()
-	cfg, err := ParseConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
 // TestGolden compares the first call of each run, and that of the negative prompt where there is one. Run a has its inputs recorded; those of the others
 // follow from the start latents, the prompt's embedding and the first timestep, as in the pipelines.
 func TestGolden(t *testing.T) {
@@ -47,7 +38,7 @@ func TestGolden(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s/%s/%d", tc.set, tc.run, tc.call), func(t *testing.T) {
 			ref := golden.Open(t, tc.set)
-			cfg := parse(t, ref.Config("transformer"))
+			cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 			noise := ref.F32(tc.run + "/noise")
 			text := ref.F32(fmt.Sprintf("%s/encode_prompt/%d/prompt_embeds", tc.run, tc.call))
 			batch, h, w := noise.Shape().Dim(0), noise.Shape().Dim(2), noise.Shape().Dim(3)
@@ -100,7 +91,7 @@ func TestGoldenBlocks(t *testing.T) {
 	for _, set := range []string{"tiny/flux2-dev", "tiny/flux2-klein"} {
 		t.Run(set, func(t *testing.T) {
 			ref := golden.Open(t, set)
-			cfg := parse(t, ref.Config("transformer"))
+			cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 			tested := map[string]bool{}
 			run := func(module string, inputs []string, build func(c *trace.Ctx, in []*ml.Node) []*ml.Node) {
 				tested[module] = true
@@ -179,7 +170,7 @@ func TestPacked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := trace.Trace(New(parse(t, c), Options{Batch: 1, TextLength: 512, ImageLength: 64 * 64}, dtypes.BFloat16))
+	m, err := trace.Trace(New(golden.Parse(t, ParseConfig, c), Options{Batch: 1, TextLength: 512, ImageLength: 64 * 64}, dtypes.BFloat16))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +201,7 @@ func TestAllWeightsUsed(t *testing.T) {
 	for _, set := range []string{"tiny/flux2-dev", "tiny/flux2-klein", "tiny/tp-flux2"} {
 		t.Run(set, func(t *testing.T) {
 			ref := golden.Open(t, set)
-			m, err := trace.Trace(New(parse(t, ref.Config("transformer")), Options{Batch: 1, TextLength: 3, ImageLength: 4}, dtypes.Float32))
+			m, err := trace.Trace(New(golden.Parse(t, ParseConfig, ref.Config("transformer")), Options{Batch: 1, TextLength: 3, ImageLength: 4}, dtypes.Float32))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -255,19 +246,7 @@ func TestParseConfig(t *testing.T) {
 			"config.json: in_channels: found 0, wanted an integer of 1 or more\nconfig.json: eps: found -1, wanted a number above 0",
 		},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c, err := checkpoint.ParseConfig("config.json", []byte(tc.json))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			if _, err := ParseConfig(c); err != nil {
-				got = err.Error()
-			}
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
+		t.Run(tc.name, func(t *testing.T) { golden.CheckConfig(t, ParseConfig, tc.json, tc.want) })
 	}
 }
 
@@ -288,7 +267,7 @@ func TestTracePublished(t *testing.T) {
 				t.Fatal(err)
 			}
 			start := time.Now()
-			m, err := trace.Trace(New(parse(t, c), Options{Batch: 1, TextLength: 512, ImageLength: 64 * 64}, dtypes.BFloat16))
+			m, err := trace.Trace(New(golden.Parse(t, ParseConfig, c), Options{Batch: 1, TextLength: 512, ImageLength: 64 * 64}, dtypes.BFloat16))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -47,7 +47,7 @@ func TestCheckSizes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg := parse(t, file)
+			cfg := golden.Parse(t, ParseConfig, file)
 			var got []string
 			if err := CheckSizes(file, cfg, stored); err != nil {
 				got = strings.Split(err.Error(), "\n")
@@ -77,12 +77,12 @@ func TestCheckSizes(t *testing.T) {
 		empty.Shape = []int{0}
 		odd["transformer_blocks.0.attn.norm_q.weight"] = empty
 		odd["transformer_blocks.x.y"], odd["transformer_blocks."] = empty, empty
-		if err := CheckSizes(file, parse(t, file), nil); err != nil {
+		if err := CheckSizes(file, golden.Parse(t, ParseConfig, file), nil); err != nil {
 			t.Errorf("found %v without tensors", err)
 		}
 		// Tensors that are missing or have too few axes are left to whoever binds them.
 		const want = "transformer/config.json: attention_head_dim: found 20, but the weights have 0 "
-		if err := CheckSizes(file, parse(t, file), odd); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if err := CheckSizes(file, golden.Parse(t, ParseConfig, file), odd); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("found  %v\nwanted %s", err, want)
 		}
 	})

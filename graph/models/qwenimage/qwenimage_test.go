@@ -20,15 +20,6 @@ import (
 
 func TestMain(m *testing.M) { golden.Main(m) }
 
-func parse(t *testing.T, c *checkpoint.Config) Config {
-	t.Helper()
-	cfg, err := ParseConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
 // TestGolden compares the first call of each run and, in the runs with guidance, that for the negative prompt. diffusers makes the text as long as its prompt; here
 // it is padded to one length, with other values than zero in the padding, which must not matter.
 func TestGolden(t *testing.T) {
@@ -43,7 +34,7 @@ func TestGolden(t *testing.T) {
 				if !ref.Has(want) {
 					t.Skipf("no reference: this part of the set lacks %s", want)
 				}
-				cfg := parse(t, ref.Config("transformer"))
+				cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 				noise := ref.F32(tc.run + "/noise").Shape()
 				batch, h, w := noise.Dim(0), noise.Dim(2)/2, noise.Dim(3)/2
 				prefix := fmt.Sprintf("%s/encode_prompt/%d/prompt_embeds", tc.run, call)
@@ -95,7 +86,7 @@ func padded(ref *golden.Case, name string, length int) (text, mask *tensors.Tens
 
 func TestGoldenBlocks(t *testing.T) {
 	ref := golden.Open(t, "tiny/qwen-image")
-	cfg := parse(t, ref.Config("transformer"))
+	cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 	run := func(module string, inputs []string, build func(c *trace.Ctx, in []*ml.Node) []*ml.Node) {
 		t.Run(module, func(t *testing.T) { ref.In(t).Block("transformer", "transformer."+module, inputs, build) })
 	}
@@ -195,19 +186,7 @@ func TestParseConfig(t *testing.T) {
 		{"condition", `{"use_additional_t_cond": true}`, "config.json: use_additional_t_cond: not supported: found true, wanted false (it is for pictures in layers)"},
 		{"text", `{"zero_cond_t": "yes"}`, `config.json: zero_cond_t: found the string "yes", wanted true or false`},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c, err := checkpoint.ParseConfig("config.json", []byte(tc.json))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			if _, err := ParseConfig(c); err != nil {
-				got = err.Error()
-			}
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
+		t.Run(tc.name, func(t *testing.T) { golden.CheckConfig(t, ParseConfig, tc.json, tc.want) })
 	}
 }
 
@@ -222,7 +201,7 @@ func TestTracePublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	m, err := trace.Trace(New(parse(t, c), Options{Batch: 1, TextLength: 512, ImageLength: 64 * 64}, dtypes.BFloat16))
+	m, err := trace.Trace(New(golden.Parse(t, ParseConfig, c), Options{Batch: 1, TextLength: 512, ImageLength: 64 * 64}, dtypes.BFloat16))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,15 +18,6 @@ import (
 
 func TestMain(m *testing.M) { golden.Main(m) }
 
-func parse(t *testing.T, c *checkpoint.Config) Config {
-	t.Helper()
-	cfg, err := ParseConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
 // TestGolden compares the first call of each run, which is for the negative prompt and the positive one together. Run b does not record its inputs: they
 // follow from the start noise, the prompts' embeddings and the first timestep, as in StableDiffusion3Pipeline.
 func TestGolden(t *testing.T) {
@@ -37,7 +28,7 @@ func TestGolden(t *testing.T) {
 			if !ref.Has(want) {
 				t.Skipf("no reference: this part of the set lacks %s", want)
 			}
-			cfg := parse(t, ref.Config("transformer"))
+			cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 			noise := ref.F32(tc.run + "/noise")
 			both := func(first, second *tensors.Tensor) *tensors.Tensor {
 				dims := first.Shape().Clone().Dimensions
@@ -71,7 +62,7 @@ func TestGolden(t *testing.T) {
 
 func TestGoldenBlocks(t *testing.T) {
 	ref := golden.Open(t, "tiny/sd3")
-	cfg := parse(t, ref.Config("transformer"))
+	cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 	run := func(module string, inputs []string, build func(c *trace.Ctx, in []*ml.Node) []*ml.Node) {
 		t.Run(module, func(t *testing.T) { ref.In(t).Block("transformer", "transformer."+module, inputs, build) })
 	}
@@ -146,19 +137,7 @@ func TestParseConfig(t *testing.T) {
 			"config.json: patch_size: found the string \"two\", wanted an integer of 1 or more\nconfig.json: in_channels: found 0, wanted an integer of 1 or more",
 		},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c, err := checkpoint.ParseConfig("config.json", []byte(tc.json))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			if _, err := ParseConfig(c); err != nil {
-				got = err.Error()
-			}
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
+		t.Run(tc.name, func(t *testing.T) { golden.CheckConfig(t, ParseConfig, tc.json, tc.want) })
 	}
 }
 
@@ -169,7 +148,7 @@ func TestOutChannels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := parse(t, c).OutChannels; got != want {
+		if got := golden.Parse(t, ParseConfig, c).OutChannels; got != want {
 			t.Errorf("%s: found %d output channels, wanted %d", json, got, want)
 		}
 	}
@@ -212,7 +191,7 @@ func TestTracePublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	m, err := trace.Trace(New(parse(t, c), Options{Batch: 1, Height: 128, Width: 128, TextLength: 333}, dtypes.Float16))
+	m, err := trace.Trace(New(golden.Parse(t, ParseConfig, c), Options{Batch: 1, Height: 128, Width: 128, TextLength: 333}, dtypes.Float16))
 	if err != nil {
 		t.Fatal(err)
 	}

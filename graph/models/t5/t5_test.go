@@ -19,15 +19,6 @@ import (
 
 func TestMain(m *testing.M) { golden.Main(m) }
 
-func parse(t *testing.T, c *checkpoint.Config) Config {
-	t.Helper()
-	cfg, err := ParseConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
 // TestGolden compares whole encoders; 512 tokens reach every bucket of the position bias.
 func TestGolden(t *testing.T) {
 	for _, tc := range []struct{ set, ids, want string }{
@@ -45,7 +36,7 @@ func TestGolden(t *testing.T) {
 			ref := golden.Open(t, tc.set)
 			ids := ref.Tensor(tc.ids, dtypes.Int32)
 			ref.Aliases(Aliases)
-			n := New(parse(t, ref.Config("text_encoder_2")), Options{Batch: ids.Shape().Dim(0), Length: ids.Shape().Dim(1)}, dtypes.Float32)
+			n := New(golden.Parse(t, ParseConfig, ref.Config("text_encoder_2")), Options{Batch: ids.Shape().Dim(0), Length: ids.Shape().Dim(1)}, dtypes.Float32)
 			out := ref.Run("text_encoder_2", n, map[string]*tensors.Tensor{"input_ids": ids})
 			ref.Check(tc.want, out[0])
 		})
@@ -77,7 +68,7 @@ func TestGoldenOthers(t *testing.T) {
 				inputs["attention_mask"] = ref.Tensor(name, dtypes.Int32)
 				mask = tensors.MustCopyFlatData[int32](inputs["attention_mask"])
 			}
-			cfg := parse(t, ref.Config(tc.component))
+			cfg := golden.Parse(t, ParseConfig, ref.Config(tc.component))
 			if cfg.BiasEach != o.Mask {
 				t.Fatalf("a bias in each block: %v, a mask: %v; wanted both for UMT5, none for T5", cfg.BiasEach, o.Mask)
 			}
@@ -101,7 +92,7 @@ func TestGoldenOthers(t *testing.T) {
 // TestGoldenBlocksUMT5 runs blocks that have a bias of their own and are given a mask of booleans.
 func TestGoldenBlocksUMT5(t *testing.T) {
 	ref := golden.Open(t, "tiny/wan-t2v")
-	cfg := parse(t, ref.Config("text_encoder"))
+	cfg := golden.Parse(t, ParseConfig, ref.Config("text_encoder"))
 	for _, i := range []int{0, cfg.Layers - 1} {
 		name := fmt.Sprintf("block.%d", i)
 		ref.Block("text_encoder", "text_encoder.encoder."+name, []string{"hidden_states", "attention_mask"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
@@ -173,7 +164,7 @@ func TestGoldenBlocks(t *testing.T) {
 	for _, set := range []string{"tiny/flux1-dev", "tiny/flux1-schnell"} {
 		t.Run(set, func(t *testing.T) {
 			ref := golden.Open(t, set)
-			cfg := parse(t, ref.Config("text_encoder_2"))
+			cfg := golden.Parse(t, ParseConfig, ref.Config("text_encoder_2"))
 			ref.Block("text_encoder_2", "text_encoder_2.encoder.block.0", []string{"hidden_states"}, func(c *trace.Ctx, in []*ml.Node) []*ml.Node {
 				defer c.Enter("encoder")()
 				bias := PositionBias(c, biasTable(0), cfg, in[0].Shape().Dim(1))
@@ -247,22 +238,10 @@ func TestParseConfig(t *testing.T) {
 		},
 		{"decoder", `{"is_decoder": true}`, "config.json: is_decoder: found true, wanted false: only the encoder is supported"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c, err := checkpoint.ParseConfig("config.json", []byte(tc.json))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			if _, err := ParseConfig(c); err != nil {
-				got = err.Error()
-			}
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
+		t.Run(tc.name, func(t *testing.T) { golden.CheckConfig(t, ParseConfig, tc.json, tc.want) })
 	}
 	c, _ := checkpoint.ParseConfig("config.json", []byte(`{"feed_forward_proj": "gated-gelu", "dense_act_fn": "relu", "is_gated_act": false}`))
-	if cfg := parse(t, c); cfg.Act != "gelu_new" || !cfg.Gated {
+	if cfg := golden.Parse(t, ParseConfig, c); cfg.Act != "gelu_new" || !cfg.Gated {
 		t.Errorf("gated-gelu: activation %s, gated %v; want gelu_new, gated", cfg.Act, cfg.Gated)
 	}
 	for _, text := range []string{`{"model_type": "umt5"}`, `{"architectures": ["UMT5EncoderModel"]}`} {
@@ -271,7 +250,7 @@ func TestParseConfig(t *testing.T) {
 			VocabSize: 250112, Model: 512, KV: 64, FF: 1024, Layers: 8, Heads: 6, Buckets: 32, MaxDistance: 128, Eps: 1e-6,
 			Act: "gelu_new", Gated: true, BiasEach: true,
 		}
-		if diff := cmp.Diff(want, parse(t, c)); diff != "" {
+		if diff := cmp.Diff(want, golden.Parse(t, ParseConfig, c)); diff != "" {
 			t.Errorf("%s: %s", text, diff)
 		}
 	}

@@ -21,20 +21,11 @@ import (
 
 func TestMain(m *testing.M) { golden.Main(m) }
 
-func parse(t *testing.T, c *checkpoint.Config) Config {
-	t.Helper()
-	cfg, err := ParseConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
 func open(t *testing.T, name string) (*golden.Case, Config) {
 	t.Helper()
 	g := golden.Open(t, "tiny/"+name)
 	file := g.Config("transformer")
-	cfg := parse(t, file)
+	cfg := golden.Parse(t, ParseConfig, file)
 	if unread := file.Unread(); len(unread) > 0 {
 		t.Errorf("%s: fields that nothing reads: %v", name, unread)
 	}
@@ -137,7 +128,7 @@ func TestGoldenBlocks(t *testing.T) {
 // frame's. One timestep for all tokens must give what the same for each does, for that is what the pipeline uses.
 func TestTimestepPerToken(t *testing.T) {
 	g := golden.OpenCarried(t, "wan-ti2v")
-	cfg := parse(t, g.Config("transformer"))
+	cfg := golden.Parse(t, ParseConfig, g.Config("transformer"))
 	n, inputs := call(g, cfg, "a", "0", dtypes.Float32)
 	g.Check("a/transformer/0/out/0", g.Run("transformer", n, inputs)[0])
 	d := g.F32("a/noise").Shape().Dimensions
@@ -221,7 +212,7 @@ func TestIslands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := trace.Trace(New(parse(t, c), Options{Batch: 1, TextLength: 4, Frames: 1, Height: 2, Width: 2}, dtypes.BFloat16))
+	m, err := trace.Trace(New(golden.Parse(t, ParseConfig, c), Options{Batch: 1, TextLength: 4, Frames: 1, Height: 2, Width: 2}, dtypes.BFloat16))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,25 +255,13 @@ func TestParseConfig(t *testing.T) {
 		},
 		{"several", `{"in_channels": 0, "eps": -1}`, "config.json: in_channels: found 0, wanted an integer of 1 or more\nconfig.json: eps: found -1, wanted a number above 0"},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c, err := checkpoint.ParseConfig("config.json", []byte(tc.json))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			if _, err := ParseConfig(c); err != nil {
-				got = err.Error()
-			}
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
+		t.Run(tc.name, func(t *testing.T) { golden.CheckConfig(t, ParseConfig, tc.json, tc.want) })
 	}
 	c, err := checkpoint.ParseConfig("config.json", []byte(`{"in_channels": 48, "out_channels": null}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg := parse(t, c); cfg.OutChannels != 48 {
+	if cfg := golden.Parse(t, ParseConfig, c); cfg.OutChannels != 48 {
 		t.Errorf("out_channels null with in_channels 48 is %d", cfg.OutChannels)
 	}
 }
@@ -308,7 +287,7 @@ func TestTracePublished(t *testing.T) {
 				t.Fatal(err)
 			}
 			o := Options{Batch: 1, TextLength: 512, Frames: tc.frames, Height: tc.height / tc.factor, Width: tc.width / tc.factor, TimestepPerToken: tc.factor == 16}
-			n := New(parse(t, c), o, dtypes.BFloat16)
+			n := New(golden.Parse(t, ParseConfig, c), o, dtypes.BFloat16)
 			start := time.Now()
 			m, err := trace.Trace(n)
 			if err != nil {

@@ -20,15 +20,6 @@ import (
 
 func TestMain(m *testing.M) { golden.Main(m) }
 
-func parse(t *testing.T, c *checkpoint.Config) Config {
-	t.Helper()
-	cfg, err := ParseConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
 // inputs stacks the golden inputs of run a's first call: the positive prompt and the negative one, on the same latents, each padded to length.
 // What is past a prompt's end is filled with large numbers.
 func inputs(t *testing.T, ref *golden.Case, cfg Config, length int) map[string]*tensors.Tensor {
@@ -69,7 +60,7 @@ func TestGolden(t *testing.T) {
 	for _, length := range []int{32, 90, 96, 512} {
 		t.Run(fmt.Sprint(length), func(t *testing.T) {
 			ref := golden.Open(t, "tiny/z-image")
-			cfg := parse(t, ref.Config("transformer"))
+			cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 			in := inputs(t, ref, cfg, length)
 			d := in["hidden_states"].Shape().Dimensions
 			out := ref.Run("transformer", New(cfg, Options{Batch: 2, TextLength: length, Height: d[2], Width: d[3]}, dtypes.Float32), in)[0]
@@ -89,7 +80,7 @@ func TestGolden(t *testing.T) {
 // TestGoldenRoPE compares the tables with what the blocks were given: both prompts have 32 tokens with their padding.
 func TestGoldenRoPE(t *testing.T) {
 	ref := golden.Open(t, "tiny/z-image")
-	cfg := parse(t, ref.Config("transformer"))
+	cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 	want := tensors.MustCopyFlatData[float32](ref.F32("blocks/transformer.layers.2/in/freqs_cis"))
 	for k, text := range []int{32, 28} {
 		cos, sin, err := RoPE(cfg, 4, 6, text, 32)
@@ -107,7 +98,7 @@ func TestGoldenRoPE(t *testing.T) {
 // TestGoldenBlocks runs the recorded modules on their recorded inputs.
 func TestGoldenBlocks(t *testing.T) {
 	ref := golden.Open(t, "tiny/z-image")
-	cfg := parse(t, ref.Config("transformer"))
+	cfg := golden.Parse(t, ParseConfig, ref.Config("transformer"))
 	// The tables come as complex numbers, one for each pair of channels.
 	rotary := func(freqs *ml.Node) *nn.Rotary {
 		d := freqs.Shape().Dimensions
@@ -245,19 +236,7 @@ func TestParseConfig(t *testing.T) {
 		{"frames", `{"all_f_patch_size": [1, 2]}`, "config.json: all_f_patch_size: found [1 2], wanted as many numbers as all_patch_size [2]"},
 		{"text", `{"qk_norm": "yes"}`, `config.json: qk_norm: found the string "yes", wanted true or false`},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			c, err := checkpoint.ParseConfig("config.json", []byte(tc.json))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := ""
-			if _, err := ParseConfig(c); err != nil {
-				got = err.Error()
-			}
-			if got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
-			}
-		})
+		t.Run(tc.name, func(t *testing.T) { golden.CheckConfig(t, ParseConfig, tc.json, tc.want) })
 	}
 }
 
@@ -268,7 +247,7 @@ func TestTracePublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	m, err := trace.Trace(New(parse(t, c), Options{Batch: 1, TextLength: 512, Height: 128, Width: 128}, dtypes.BFloat16))
+	m, err := trace.Trace(New(golden.Parse(t, ParseConfig, c), Options{Batch: 1, TextLength: 512, Height: 128, Width: 128}, dtypes.BFloat16))
 	if err != nil {
 		t.Fatal(err)
 	}
