@@ -197,7 +197,7 @@ func (p *Pipeline) programsFor(o CompileOptions) ([]Sizes, []*pipelines.Program,
 		}
 		sizes := p.pipe.Sizes(&req)
 		shapes = append(shapes, sizes)
-		ps, err := p.pipe.Programs(sizes, &req)
+		ps, err := p.pipe.Programs(&req)
 		if err != nil {
 			return nil, nil, asUser(err)
 		}

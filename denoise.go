@@ -22,14 +22,11 @@ type ProgramInput struct {
 	Shape graph.Shape
 }
 
-// Program returns the program of that name at the sizes. Nothing is compiled yet.
+// Program returns the program of that name at the sizes, whose zero fields take the pipeline's defaults. Nothing is compiled yet.
 func (p *Pipeline) Program(name string, s Sizes) (*Program, error) {
-	if err := p.pipe.CheckSizes(s); err != nil {
-		return nil, asUser(err)
-	}
-	programs, err := p.pipe.Programs(s, nil)
+	programs, err := p.programsAt(s)
 	if err != nil {
-		return nil, asUser(err)
+		return nil, err
 	}
 	var names []string
 	for _, q := range programs {

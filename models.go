@@ -105,7 +105,7 @@ func modelComponents(ctx context.Context, name string) ([]ModelComponent, error)
 	if err := p.complete(&req); err != nil {
 		return nil, err
 	}
-	programs, err := p.pipe.Programs(p.pipe.Sizes(&req), &req)
+	programs, err := p.pipe.Programs(&req)
 	if err != nil {
 		return nil, asUser(err)
 	}

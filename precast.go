@@ -277,11 +277,7 @@ func (p *Pipeline) complete(req *Request) error {
 	if err := p.pipe.Defaults(req); err != nil {
 		return asUser(err)
 	}
-	s := p.pipe.Sizes(req)
-	if err := p.pipe.CheckSizes(s); err != nil {
-		return asUser(err)
-	}
-	_, err := p.pipe.Programs(s, req)
+	_, err := p.pipe.Programs(req)
 	return asUser(err)
 }
 

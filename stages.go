@@ -67,7 +67,7 @@ func (p *Pipeline) Decode(ctx context.Context, req *Request, latents *HostTensor
 	var out *Result
 	err := p.stages(ctx, req, []Stage{StageDecode}, func(r *Request, ex pipelines.Executor) error {
 		s := p.pipe.Sizes(r)
-		want, err := p.latents(s, r)
+		want, err := p.latents(r)
 		if err != nil {
 			return err
 		}
@@ -89,8 +89,8 @@ func (p *Pipeline) Decode(ctx context.Context, req *Request, latents *HostTensor
 }
 
 // latents is the shape of a run's final latents: that of the scheduler's sample.
-func (p *Pipeline) latents(s Sizes, r *Request) (graphShape, error) {
-	programs, err := p.pipe.Programs(s, r)
+func (p *Pipeline) latents(r *Request) (graphShape, error) {
+	programs, err := p.pipe.Programs(r)
 	if err != nil {
 		return graphShape{}, asUser(err)
 	}
@@ -156,7 +156,7 @@ func (p *Pipeline) stages(ctx context.Context, req *Request, stages []Stage, wor
 
 // programs lists what the stages of a request run, in order of use. Texts that are encoded already need no text encoder.
 func (p *Pipeline) programs(req *Request, stages []Stage) ([]*pipelines.Program, error) {
-	programs, err := p.pipe.Programs(p.pipe.Sizes(req), req)
+	programs, err := p.pipe.Programs(req)
 	if err != nil {
 		return nil, asUser(err)
 	}
@@ -185,7 +185,7 @@ func (p *Pipeline) StagesFor(components []string) ([]Stage, error) {
 		}
 	}
 	var stages []Stage
-	for _, s := range []Stage{StageEncode, StageDenoise, StageDecode} {
+	for _, s := range allStages {
 		if !chosen[s] {
 			continue
 		}
@@ -212,11 +212,14 @@ func (p *Pipeline) StagesFor(components []string) ([]Stage, error) {
 
 // programsAt lists all programs at sizes, whose zero fields take the pipeline's defaults.
 func (p *Pipeline) programsAt(s Sizes) ([]*pipelines.Program, error) {
-	req := Request{Prompt: []string{""}, NumImagesPerPrompt: max(1, s.Batch), Height: s.Height, Width: s.Width, NumFrames: s.Frames, MaxSequenceLength: s.MaxSequenceLength}
+	req := Request{
+		Prompt: []string{""}, NumImagesPerPrompt: s.Batch, Height: s.Height, Width: s.Width, NumFrames: s.Frames, MaxSequenceLength: s.MaxSequenceLength,
+		VAETiling: s.VAETiling,
+	}
 	if err := p.complete(&req); err != nil {
 		return nil, err
 	}
-	programs, err := p.pipe.Programs(p.pipe.Sizes(&req), &req)
+	programs, err := p.pipe.Programs(&req)
 	return programs, asUser(err)
 }
 

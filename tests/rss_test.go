@@ -143,7 +143,7 @@ func bigFlux(t *testing.T) string {
 	if err := p.Defaults(req); err != nil {
 		t.Fatal(err)
 	}
-	programs, err := p.Programs(p.Sizes(req), req)
+	programs, err := p.Programs(req)
 	if err != nil {
 		t.Fatal(err)
 	}

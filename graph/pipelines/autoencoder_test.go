@@ -27,7 +27,7 @@ func TestTilingPrograms(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := tc.p.Sizes(r)
-			programs, err := tc.p.Programs(s, r)
+			programs, err := tc.p.Programs(r)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -67,7 +67,7 @@ func checkKeptWide(t *testing.T, model string, dtype graph.DType) {
 	if err := p.Defaults(r); err != nil {
 		t.Fatal(err)
 	}
-	programs, err := p.Programs(p.Sizes(r), r)
+	programs, err := p.Programs(r)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,7 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 	}
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.flux.JointDim}, "pooled_prompt_embeds": {p.flux.PooledDim}}
 	tokens := p.tokens(r.Height, r.Width)
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), tokens, p.flux.InChannels),
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.checkSizes(p.Sizes(r)), checkLatents(r, r.Batch(), tokens, p.flux.InChannels),
 		checkImage(r), p.autoencoder().check(r))...); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (p *fluxPipeline) Sizes(r *Request) Sizes {
 	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
-func (p *fluxPipeline) CheckSizes(s Sizes) error {
+func (p *fluxPipeline) checkSizes(s Sizes) error {
 	return joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, p.multiple(), p.multiple()), checkSide("width", s.Width, p.multiple(), p.multiple()))
 }
 
@@ -147,17 +147,14 @@ func (p *fluxPipeline) clipLength() int {
 	return min(p.clip.MaxPositions, 77)
 }
 
-func (p *fluxPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
+func (p *fluxPipeline) Programs(r *Request) ([]*Program, error) {
+	s := p.Sizes(r)
 	ps := p.programs(s)
-	kind := p.kind(r)
-	if r == nil {
-		r = &Request{NumInferenceSteps: 4}
-	}
 	schedule, err := p.schedule(r, p.tokens(s.Height, s.Width))
 	if err != nil {
 		return nil, err
 	}
-	step := stepProgram([]int{s.Batch, p.tokens(s.Height, s.Width), p.flux.InChannels}, schedule.Slots, kind, p.opts.DTypeFor("transformer"))
+	step := stepProgram([]int{s.Batch, p.tokens(s.Height, s.Width), p.flux.InChannels}, schedule.Slots, p.kind(r), p.opts.DTypeFor("transformer"))
 	encoders, err := p.autoencoder().encoders(r)
 	if err != nil {
 		return nil, err
@@ -174,7 +171,7 @@ func (p *fluxPipeline) ActivationBytes(s Sizes) int64 {
 
 // kind is guided where the request asks for true classifier-free guidance, and can have it.
 func (p *fluxPipeline) kind(r *Request) stepKind {
-	if r != nil && r.TrueCFGScale != nil && *r.TrueCFGScale > 1 {
+	if *r.TrueCFGScale > 1 {
 		if _, ok := r.PromptEmbeds["negative_prompt_embeds"]; ok || len(r.NegativePrompt) > 0 {
 			return guided
 		}

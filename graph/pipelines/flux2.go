@@ -162,7 +162,7 @@ func (p *flux2Pipeline) Defaults(r *Request) error {
 	r.sequenceDefault(512, 0)
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.flux.JointDim}}
 	h, w := r.Height/p.multiple(), r.Width/p.multiple()
-	err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, r.Batch(), p.flux.InChannels, h, w), p.autoencoder().check(r))...)
+	err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.checkSizes(p.Sizes(r)), checkLatents(r, r.Batch(), p.flux.InChannels, h, w), p.autoencoder().check(r))...)
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (p *flux2Pipeline) Sizes(r *Request) Sizes {
 	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
-func (p *flux2Pipeline) CheckSizes(s Sizes) error {
+func (p *flux2Pipeline) checkSizes(s Sizes) error {
 	length := checkSequence(s.MaxSequenceLength, flux2MaxSequence)
 	if length == nil {
 		if err := p.encoderOptions(s.MaxSequenceLength).Check(p.text); err != nil {
@@ -224,11 +224,9 @@ func (p *flux2Pipeline) programs(s Sizes) *flux2Programs {
 
 func (p *flux2Pipeline) autoencoder() autoencoder { return newAutoencoder(p.vae, p.opts) }
 
-func (p *flux2Pipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
+func (p *flux2Pipeline) Programs(r *Request) ([]*Program, error) {
+	s := p.Sizes(r)
 	ps := p.programs(s)
-	if r == nil {
-		r = &Request{NumInferenceSteps: 4}
-	}
 	tokens := (s.Height / p.multiple()) * (s.Width / p.multiple())
 	schedule, err := p.schedule(r, tokens)
 	if err != nil {

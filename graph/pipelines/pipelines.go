@@ -105,14 +105,13 @@ type Pipeline interface {
 	// Class is the class name in model_index.json; Scheduler is that of the scheduler.
 	Class() string
 	Scheduler() string
-	// Defaults fills in what the request leaves open and checks every argument; problems name the argument. It does no work.
+	// Defaults fills in what the request leaves open and checks every argument and the sizes; problems name the argument, and the nearest size
+	// that the model can do. It does no work.
 	Defaults(req *Request) error
 	// Sizes are the static sizes that a request (with its defaults filled in) needs.
 	Sizes(req *Request) Sizes
-	// CheckSizes refuses sizes that the model cannot do, naming the nearest that it can.
-	CheckSizes(s Sizes) error
-	// Programs lists what has to be compiled for the sizes, in order of use. A request may choose fewer; nil stands for any request.
-	Programs(s Sizes, req *Request) ([]*Program, error)
+	// Programs lists what has to be compiled for a request (with its defaults filled in), in order of use.
+	Programs(req *Request) ([]*Program, error)
 	// ActivationBytes estimates the largest sum of live activations over the programs.
 	ActivationBytes(s Sizes) int64
 	// Prepare opens what Encode needs besides programs and weights, so that a missing tokenizer is found before any work, and a text of the
@@ -130,7 +129,7 @@ type Pipeline interface {
 
 // Generate runs all stages of a request (with its defaults filled in), letting go of each component behind it.
 func Generate(ctx context.Context, ex Executor, p Pipeline, r *Request) (*Output, error) {
-	programs, err := p.Programs(p.Sizes(r), r)
+	programs, err := p.Programs(r)
 	if err != nil {
 		return nil, err
 	}

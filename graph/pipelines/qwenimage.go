@@ -113,7 +113,7 @@ func (p *qwenImagePipeline) Defaults(r *Request) error {
 	r.sequenceDefault(qwenSequence, 0)
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.qwen.JointDim}, "prompt_embeds_mask": {r.MaxSequenceLength}}
 	s := p.Sizes(r)
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(s), checkLatents(r, p.latents(s)...), checkVideoTiling(p.vae, r))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.checkSizes(s), checkLatents(r, p.latents(s)...), checkVideoTiling(p.vae, r))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r, p.tokens(s))
@@ -127,7 +127,7 @@ func (p *qwenImagePipeline) Sizes(r *Request) Sizes {
 	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
-func (p *qwenImagePipeline) CheckSizes(s Sizes) error {
+func (p *qwenImagePipeline) checkSizes(s Sizes) error {
 	m := p.multiple()
 	errs := []error{checkBatch(s.Batch), checkSide("height", s.Height, m, m), checkSide("width", s.Width, m, m)}
 	if err := checkSequence(s.MaxSequenceLength, qwenMaxSequence); err != nil {
@@ -204,11 +204,9 @@ func (p *qwenImagePipeline) kind(r *Request) stepKind {
 	return plain
 }
 
-func (p *qwenImagePipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
+func (p *qwenImagePipeline) Programs(r *Request) ([]*Program, error) {
+	s := p.Sizes(r)
 	ps := p.programs(s)
-	if r == nil {
-		r = &Request{NumInferenceSteps: 4}
-	}
 	schedule, err := p.schedule(r, p.tokens(s))
 	if err != nil {
 		return nil, err

@@ -178,11 +178,14 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestCheckSizes has the nearest sizes: 8 pixels a latent for Stable Diffusion, 16 a token for FLUX.1.
-func TestCheckSizes(t *testing.T) {
-	sd, flux := openPipeline(t, "sd15", ""), openPipeline(t, "flux1-dev", "")
+// TestSizes has the nearest sizes: 8 pixels a latent for Stable Diffusion, 16 a token for FLUX.1.
+func TestSizes(t *testing.T) {
+	sd, flux := openPipeline(t, "sd15", "").(*sdPipeline), openPipeline(t, "flux1-dev", "").(*fluxPipeline)
 	for _, tc := range []struct {
-		p             Pipeline
+		p interface {
+			Class() string
+			checkSizes(s Sizes) error
+		}
 		height, width int
 		want          string // the end of the error; empty where the size is good
 	}{
@@ -202,7 +205,7 @@ func TestCheckSizes(t *testing.T) {
 		{flux, 1080, 1920, "height: found 1080, wanted a multiple of 16 from 16 to 16384; the nearest is 1088"},
 	} {
 		t.Run(fmt.Sprintf("%s/%dx%d", tc.p.Class(), tc.height, tc.width), func(t *testing.T) {
-			err := tc.p.CheckSizes(Sizes{Batch: 1, Height: tc.height, Width: tc.width, MaxSequenceLength: 512})
+			err := tc.p.checkSizes(Sizes{Batch: 1, Height: tc.height, Width: tc.width, MaxSequenceLength: 512})
 			switch {
 			case tc.want == "" && err != nil:
 				t.Errorf("found error %v, wanted none", err)
@@ -212,13 +215,13 @@ func TestCheckSizes(t *testing.T) {
 		})
 	}
 	for batch, good := range map[int]bool{-1: false, 0: false, 1: true, 1024: true, 1025: false} {
-		err := sd.CheckSizes(Sizes{Batch: batch, Height: 64, Width: 64})
+		err := sd.checkSizes(Sizes{Batch: batch, Height: 64, Width: 64})
 		if (err == nil) != good {
 			t.Errorf("batch %d: found error %v", batch, err)
 		}
 	}
 	// Both sides are reported at once.
-	err := sd.CheckSizes(Sizes{Batch: 1, Height: 1, Width: 1})
+	err := sd.checkSizes(Sizes{Batch: 1, Height: 1, Width: 1})
 	if err == nil || !strings.Contains(err.Error(), "height: ") || !strings.Contains(err.Error(), "width: ") {
 		t.Errorf("found %v, wanted complaints about height and width", err)
 	}

@@ -109,7 +109,7 @@ func (p *sd3Pipeline) Defaults(r *Request) error {
 	}
 	embeds := map[string][]int{"prompt_embeds": {p.textLength(r.MaxSequenceLength), p.sd3.JointDim}, "pooled_prompt_embeds": {p.sd3.PooledDim}}
 	s := p.Sizes(r)
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(s), checkLatents(r, p.latents(s)...), p.autoencoder().check(r))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.checkSizes(s), checkLatents(r, p.latents(s)...), p.autoencoder().check(r))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r, s)
@@ -123,7 +123,7 @@ func (p *sd3Pipeline) Sizes(r *Request) Sizes {
 	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
-func (p *sd3Pipeline) CheckSizes(s Sizes) error {
+func (p *sd3Pipeline) checkSizes(s Sizes) error {
 	side := func(name string, n int) error {
 		if err := checkSide(name, n, p.multiple(), p.multiple()); err != nil {
 			return err
@@ -197,18 +197,13 @@ func (p *sd3Pipeline) kind(r *Request) stepKind {
 	return guided
 }
 
-func (p *sd3Pipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
-	skip := 0
-	if r != nil {
-		skip = r.ClipSkip
-	} else {
-		r = &Request{NumInferenceSteps: 4}
-	}
+func (p *sd3Pipeline) Programs(r *Request) ([]*Program, error) {
+	s := p.Sizes(r)
 	schedule, err := p.schedule(r, s)
 	if err != nil {
 		return nil, err
 	}
-	ps := p.programs(s, skip)
+	ps := p.programs(s, r.ClipSkip)
 	out := ps.clip[:]
 	if ps.t5 != nil {
 		out = append(out, ps.t5)

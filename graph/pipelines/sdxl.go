@@ -174,17 +174,17 @@ func (p *sdxlPipeline) stream(i, skip int) string {
 	return fmt.Sprintf("hidden_states/%d", p.clip[i].Layers-1-skip)
 }
 
-func (p *sdxlPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
+func (p *sdxlPipeline) Programs(r *Request) ([]*Program, error) {
 	programs := p.textPrograms(0)
 	out := programs[:]
-	if r != nil && r.ClipSkip > 0 {
+	if r.ClipSkip > 0 {
 		skipping := p.textPrograms(r.ClipSkip)
 		if p.kind(r) == plain || p.zerosNegative(r) {
 			out = nil
 		}
 		out = append(out, skipping[:]...)
 	}
-	rest, err := p.programs(s, r)
+	rest, err := p.programs(r)
 	return append(out, rest...), err
 }
 

@@ -109,7 +109,7 @@ func TestSDXLUpcast(t *testing.T) {
 		if err := p.Defaults(r); err != nil {
 			t.Fatal(err)
 		}
-		programs, err := p.Programs(p.Sizes(r), r)
+		programs, err := p.Programs(r)
 		if err != nil {
 			t.Fatal(err)
 		}

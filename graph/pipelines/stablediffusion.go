@@ -79,17 +79,13 @@ func (p *sdPipeline) encoders(clipSkip int) (negative, positive *Program) {
 	return negative, program(clipSkip)
 }
 
-func (p *sdPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
-	skip := 0
-	if r != nil {
-		skip = r.ClipSkip
-	}
-	negative, positive := p.encoders(skip)
+func (p *sdPipeline) Programs(r *Request) ([]*Program, error) {
+	negative, positive := p.encoders(r.ClipSkip)
 	out := []*Program{negative}
 	if positive != negative {
 		out = append(out, positive)
 	}
-	rest, err := p.programs(s, r)
+	rest, err := p.programs(r)
 	return append(out, rest...), err
 }
 

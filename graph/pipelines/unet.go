@@ -81,7 +81,7 @@ func (p *unetPart) defaults(r *Request, guidance, strength float64) error {
 	if *r.GuidanceScale <= 1 {
 		warnUnguided(r)
 	}
-	return joinErrors(r.check(), p.CheckSizes(p.Sizes(r)), checkLatents(r, p.dims(p.Sizes(r))...), checkImage(r), p.autoencoder().check(r))
+	return joinErrors(r.check(), p.checkSizes(p.Sizes(r)), checkLatents(r, p.dims(p.Sizes(r))...), checkImage(r), p.autoencoder().check(r))
 }
 
 // checkSchedule computes the schedule, which needs everything else of the request to be right, and checks what goes with it.
@@ -113,7 +113,7 @@ func (p *unetPart) Sizes(r *Request) Sizes {
 	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, VAETiling: r.VAETiling}
 }
 
-func (p *unetPart) CheckSizes(s Sizes) error {
+func (p *unetPart) checkSizes(s Sizes) error {
 	m := p.vae.ScaleFactor()
 	least := m
 	if p.unet.DownsamplePadding == 0 {
@@ -148,8 +148,6 @@ func (p *unetPart) unetProgram(s Sizes) *Program {
 // kind is guided above a scale of 1. Some of these pipelines rescale it.
 func (p *unetPart) kind(r *Request) stepKind {
 	switch {
-	case r == nil:
-		return guided
 	case *r.GuidanceScale <= 1:
 		return plain
 	case r.GuidanceRescale > 0:
@@ -159,11 +157,8 @@ func (p *unetPart) kind(r *Request) stepKind {
 }
 
 // programs lists what comes after the text encoders.
-func (p *unetPart) programs(s Sizes, r *Request) ([]*Program, error) {
-	kind := p.kind(r)
-	if r == nil {
-		r = &Request{NumInferenceSteps: 10}
-	}
+func (p *unetPart) programs(r *Request) ([]*Program, error) {
+	s := p.Sizes(r)
 	schedule, err := p.schedule(r)
 	if err != nil {
 		return nil, err
@@ -175,7 +170,7 @@ func (p *unetPart) programs(s Sizes, r *Request) ([]*Program, error) {
 	out = append(out, p.unetProgram(s))
 	// Both forms of the small step program, so that turning guidance on or off compiles nothing.
 	kinds := []stepKind{plain, guided}
-	if kind == rescaled {
+	if p.kind(r) == rescaled {
 		kinds = append(kinds, rescaled)
 	}
 	for _, k := range kinds {

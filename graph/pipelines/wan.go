@@ -173,7 +173,7 @@ func (p *wanPipeline) Defaults(r *Request) error {
 	errs = append(errs, checkSequence(r.MaxSequenceLength, wanMaxSequence))
 	errs = append(errs, p.roundSizes(r), checkVideoTiling(p.vae, r))
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.t5.Model}}
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(p.Sizes(r)), checkLatents(r, p.dims(p.Sizes(r))...))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.checkSizes(p.Sizes(r)), checkLatents(r, p.dims(p.Sizes(r))...))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r)
@@ -213,7 +213,7 @@ func (p *wanPipeline) Sizes(r *Request) Sizes {
 	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, Frames: r.NumFrames, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
-func (p *wanPipeline) CheckSizes(s Sizes) error {
+func (p *wanPipeline) checkSizes(s Sizes) error {
 	h, w := p.patch()
 	errs := []error{checkBatch(s.Batch), checkSide("height", s.Height, h, h), checkSide("width", s.Width, w, w)}
 	if f := p.vae.TemporalFactor(); s.Frames < 1 || s.Frames > wanMaxFrames || f > 1 && s.Frames%f != 1 {
@@ -314,11 +314,9 @@ func (p *wanPipeline) unpackProgram(dims []int) *Program {
 	return &Program{Network: n, Stage: StageDecode, Spec: fmt.Sprintf("%v %v", dims, graph.DTypeName(dtype))}
 }
 
-func (p *wanPipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
+func (p *wanPipeline) Programs(r *Request) ([]*Program, error) {
+	s := p.Sizes(r)
 	ps := p.programs(s)
-	if r == nil {
-		r = &Request{NumInferenceSteps: 4}
-	}
 	schedule, err := p.schedule(r)
 	if err != nil {
 		return nil, err

@@ -91,7 +91,7 @@ func (p *zimagePipeline) Defaults(r *Request) error {
 	}
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.text.HiddenSize}, "prompt_embeds_mask": {r.MaxSequenceLength}}
 	s := p.Sizes(r)
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.CheckSizes(s), p.autoencoder().check(r))...); err != nil {
+	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.checkSizes(s), p.autoencoder().check(r))...); err != nil {
 		return err
 	}
 	if err := joinErrors(checkLatents(r, p.latents(s)...), p.checkEmbeds(r)); err != nil {
@@ -128,7 +128,7 @@ func (p *zimagePipeline) Sizes(r *Request) Sizes {
 	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
 }
 
-func (p *zimagePipeline) CheckSizes(s Sizes) error {
+func (p *zimagePipeline) checkSizes(s Sizes) error {
 	err := joinErrors(checkBatch(s.Batch), checkSide("height", s.Height, p.multiple(), p.multiple()), checkSide("width", s.Width, p.multiple(), p.multiple()))
 	if err != nil {
 		return err
@@ -211,12 +211,11 @@ func (p *zimagePipeline) kind(r *Request) stepKind {
 	return guided
 }
 
-func (p *zimagePipeline) Programs(s Sizes, r *Request) ([]*Program, error) {
+func (p *zimagePipeline) Programs(r *Request) ([]*Program, error) {
+	s := p.Sizes(r)
 	// Both forms of the small step program, so that turning guidance on or off compiles nothing.
 	kinds := []stepKind{plain, guided}
-	if r == nil {
-		r = &Request{NumInferenceSteps: 4}
-	} else if kind := p.kind(r); !slices.Contains(kinds, kind) {
+	if kind := p.kind(r); !slices.Contains(kinds, kind) {
 		kinds = append(kinds, kind)
 	}
 	schedule, err := p.schedule(r, p.tokens(s))
