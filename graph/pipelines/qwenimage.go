@@ -155,9 +155,9 @@ func (p *qwenImagePipeline) latents(s Sizes) []int {
 	return []int{s.Batch, p.tokens(s), p.qwen.InChannels}
 }
 
-// qwenPrograms are the pipeline's programs at one set of sizes, less the step.
+// qwenPrograms are the pipeline's programs at one set of sizes, less the step and the decoders.
 type qwenPrograms struct {
-	text, transformer, unpack, decoder *Program
+	text, transformer, unpack *Program
 }
 
 // encoderOptions are those of the text encoder, which is given the template too. Its attention is causal, so a prompt that is cut has the same
@@ -168,7 +168,7 @@ func (p *qwenImagePipeline) encoderOptions(s Sizes) causallm.Options {
 
 func (p *qwenImagePipeline) programs(s Sizes) *qwenPrograms {
 	h, w := s.Height/p.multiple(), s.Width/p.multiple()
-	text, denoise, decode := p.opts.DTypeFor("text_encoder"), p.opts.DTypeFor("transformer"), p.opts.DTypeFor("vae")
+	text, denoise := p.opts.DTypeFor("text_encoder"), p.opts.DTypeFor("transformer")
 	encoder := p.encoderOptions(s)
 	return &qwenPrograms{
 		text: &Program{
@@ -180,8 +180,7 @@ func (p *qwenImagePipeline) programs(s Sizes) *qwenPrograms {
 			Component: "transformer", Stage: StageDenoise,
 			Spec: fmt.Sprintf("%dx%d image tokens, %d text tokens, %v", s.Batch, h*w, s.MaxSequenceLength, graph.DTypeName(denoise)),
 		},
-		unpack:  p.unpackProgram(s.Batch, h, w),
-		decoder: videoDecoder(p.vae, decode, 2*h, 2*w, autoencoderklwan.Only, false),
+		unpack: p.unpackProgram(s.Batch, h, w),
 	}
 }
 
@@ -395,21 +394,9 @@ func (p *qwenImagePipeline) Denoise(ctx context.Context, ex Executor, r *Request
 
 func (p *qwenImagePipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
 	s := p.Sizes(r)
-	ps := p.programs(s)
-	tiles := videoTiles(p.vae, p.latentSide(s.Height), p.latentSide(s.Width), s.VAETiling)
-	if tiles == nil {
-		return decodeImages(ctx, ex, r, ps.unpack, ps.decoder, latents, s)
-	}
-	return decodeImagesWith(ctx, ex, r, ps.unpack, latents, s, func(z Tensor) ([]float32, error) {
-		data, err := z.Read(ctx)
-		if err != nil {
-			return nil, err
-		}
-		frames, err := decodeVideoTiles(ctx, ex, p.vae, p.opts.DTypeFor("vae"), tiles, [][]byte{data})
-		if err != nil {
-			return nil, err
-		}
-		return frames[0], nil
+	return decodeImagesWith(ctx, ex, r, p.programs(s).unpack, latents, s, func(z Tensor) (v []float32, err error) {
+		err = decodeFrames(ctx, ex, p.vae, p.opts.DTypeFor("vae"), s.VAETiling, []Tensor{z}, func(picture []float32) { v = picture })
+		return v, err
 	})
 }
 

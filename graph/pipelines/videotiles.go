@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 
 	ml "github.com/gomlx/gomlx/core/graph"
 
@@ -83,63 +82,112 @@ func videoDecoders(c autoencoderklwan.Config, dtype graph.DType, frames, h, w in
 	return out
 }
 
-// decodeVideoTiles decodes latent frames, each [1, C, 1, h, w] in dtype, tile by tile: of one tile all frames, the pasts going from one to the next. It
-// returns the chunks of frames, [3, F, H, W] each, clamped.
-func decodeVideoTiles(ctx context.Context, ex Executor, c autoencoderklwan.Config, dtype graph.DType, tiles *autoencoderkl.Tiles, latents [][]byte) ([][]float32, error) {
-	chunks := videoChunks(len(latents))
-	var parts [][]float32 // of each tile the chunks' planes, one chunk after another
-	var planes []int      // of each chunk
-	for k, t := range tiles.Tiles {
-		planes = planes[:0]
-		var all []float32
-		pasts := tensors{}
-		for f, data := range latents {
-			if err := ctx.Err(); err != nil {
-				pasts.free()
-				return nil, err
-			}
-			q := videoDecoder(c, dtype, t.Height, t.Width, chunks[min(f, len(chunks)-1)], true)
-			z, err := ex.Put(q.Inputs[0].Shape, tiles.Cut(k, data, dtype.Size()))
-			if err != nil {
-				pasts.free()
-				return nil, err
-			}
-			in := tensors{"latents": z}
-			maps.Copy(in, pasts)
-			out, err := ex.Run(ctx, q, in)
-			in.free()
-			if err != nil {
-				return nil, err
-			}
-			sample := out["sample"]
-			delete(out, "sample")
-			pasts = out
-			v, err := readFloats(ctx, sample, "vae", "the decoded frames' values")
-			planes = append(planes, sample.Shape().Dim(1)*sample.Shape().Dim(2))
-			sample.Free()
-			if err != nil {
-				pasts.free()
-				return nil, err
-			}
-			all = append(all, v...)
+// videoDecoding decodes the latent frames of a picture's whole area, or of a tile, in their order: the pasts go from one call to the next.
+type videoDecoding struct {
+	program func(chunk autoencoderklwan.Chunk) *Program
+	chunks  []autoencoderklwan.Chunk
+	f       int
+	pasts   tensors
+}
+
+func newVideoDecoding(c autoencoderklwan.Config, dtype graph.DType, frames, h, w int, tile bool) *videoDecoding {
+	return &videoDecoding{
+		program: func(chunk autoencoderklwan.Chunk) *Program { return videoDecoder(c, dtype, h, w, chunk, tile) },
+		chunks:  videoChunks(frames),
+	}
+}
+
+// next decodes the next latent frame [1, C, 1, h, w], which it frees, to the frames of its chunk: [C', F, H, W].
+func (d *videoDecoding) next(ctx context.Context, ex Executor, z Tensor) ([]float32, error) {
+	in := tensors{"latents": z}
+	maps.Copy(in, d.pasts)
+	out, err := ex.Run(ctx, d.program(d.chunks[min(d.f, len(d.chunks)-1)]), in)
+	in.free()
+	d.pasts = nil
+	if err != nil {
+		return nil, err
+	}
+	sample := out["sample"]
+	defer sample.Free()
+	delete(out, "sample")
+	d.pasts = out
+	d.f++
+	return readFloats(ctx, sample, "vae", "the decoded frames' values")
+}
+
+func (d *videoDecoding) free() { d.pasts.free() }
+
+// decodeFrames decodes the latent frames of a video, each [1, C, 1, h, w] in dtype, whole or in tiles, and frees them. emit is given the frames of one
+// after the other: [3, F, H, W], clamped.
+func decodeFrames(ctx context.Context, ex Executor, c autoencoderklwan.Config, dtype graph.DType, tiling bool, latents []Tensor, emit func(v []float32)) error {
+	h, w := latents[0].Shape().Dim(3), latents[0].Shape().Dim(4)
+	tiles := videoTiles(c, h, w, tiling)
+	if tiles != nil {
+		return decodeTiles(ctx, ex, c, dtype, tiles, latents, emit)
+	}
+	d := newVideoDecoding(c, dtype, len(latents), h, w, false)
+	defer d.free()
+	for _, z := range latents {
+		v, err := d.next(ctx, ex, z)
+		if err != nil {
+			return err
 		}
-		pasts.free()
-		parts = append(parts, all)
+		emit(v)
+	}
+	return nil
+}
+
+// decodeTiles is decodeFrames tile by tile: of one tile all frames.
+func decodeTiles(ctx context.Context, ex Executor, c autoencoderklwan.Config, dtype graph.DType, tiles *autoencoderkl.Tiles, latents []Tensor, emit func(v []float32)) error {
+	data := make([][]byte, len(latents))
+	for f, z := range latents {
+		var err error
+		if data[f], err = z.Read(ctx); err != nil {
+			return err
+		}
+		z.Free()
+	}
+	parts := make([][]float32, len(tiles.Tiles)) // of each tile the chunks' planes, one chunk after another
+	planes := make([]int, len(latents))          // of each chunk
+	tile := func(k int, t autoencoderkl.Tile) error {
+		d := newVideoDecoding(c, dtype, len(latents), t.Height, t.Width, true)
+		defer d.free()
+		for f := range data {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			z, err := ex.Put(shape(dtype, 1, c.ZDim, 1, t.Height, t.Width), tiles.Cut(k, data[f], dtype.Size()))
+			if err != nil {
+				return err
+			}
+			v, err := d.next(ctx, ex, z)
+			if err != nil {
+				return err
+			}
+			side := c.SpatialFactor() / c.PatchSize // before the pixels of patches are put in their places
+			planes[f] = len(v) / (side * t.Height * side * t.Width)
+			parts[k] = append(parts[k], v...)
+		}
+		return nil
 	}
 	total := 0
+	for k, t := range tiles.Tiles {
+		if err := tile(k, t); err != nil {
+			return err
+		}
+	}
 	for _, n := range planes {
 		total += n
 	}
 	joined := tiles.Join(parts, total)
 	h, w := tiles.OutSize()
-	var out [][]float32
 	for _, n := range planes {
 		v := autoencoderklwan.Unpatchify(joined[:n*h*w], c.PatchSize, n/c.OutChannels, h, w)
 		joined = joined[n*h*w:]
 		for i, x := range v {
 			v[i] = min(max(x, -1), 1)
 		}
-		out = append(out, slices.Clip(v))
+		emit(v)
 	}
-	return out, nil
+	return nil
 }

@@ -3,7 +3,6 @@ package pipelines
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/gomlx/compute/dtypes"
@@ -11,7 +10,6 @@ import (
 
 	"precast/graph"
 	"precast/graph/checkpoint"
-	"precast/graph/models/autoencoderkl"
 	"precast/graph/models/autoencoderklwan"
 	"precast/graph/models/t5"
 	"precast/graph/models/wan"
@@ -247,13 +245,11 @@ func (p *wanPipeline) dims(s Sizes) []int {
 
 func (p *wanPipeline) latentFrames(s Sizes) int { return (s.Frames-1)/p.vae.TemporalFactor() + 1 }
 
-// wanPrograms are the pipeline's programs at one set of sizes; an expert that is not there and a decoder that is not needed is nil.
+// wanPrograms are the pipeline's programs at one set of sizes, less the step and the decoders; an expert that is not there is nil.
 type wanPrograms struct {
 	text    *Program
 	experts [2]*Program
 	unpack  *Program
-	// first decodes the first latent frame, later each other.
-	first, later *Program
 }
 
 func (p *wanPipeline) programs(s Sizes) *wanPrograms {
@@ -264,10 +260,6 @@ func (p *wanPipeline) programs(s Sizes) *wanPrograms {
 			Component: "text_encoder", Aliases: t5.Aliases, Spec: fmt.Sprintf("1x%d masked %v", s.MaxSequenceLength, graph.DTypeName(text)),
 		},
 		unpack: p.unpackProgram(d),
-		first:  p.decoder(s, autoencoderklwan.Only),
-	}
-	if d[2] > 1 {
-		ps.first, ps.later = p.decoder(s, autoencoderklwan.First), p.decoder(s, autoencoderklwan.Later)
 	}
 	for i, cfg := range p.experts {
 		if cfg == nil {
@@ -282,11 +274,6 @@ func (p *wanPipeline) programs(s Sizes) *wanPrograms {
 		}
 	}
 	return ps
-}
-
-func (p *wanPipeline) decoder(s Sizes, chunk autoencoderklwan.Chunk) *Program {
-	d := p.dims(s)
-	return videoDecoder(p.vae, p.opts.DTypeFor("vae"), d[3], d[4], chunk, false)
 }
 
 // latentFrame names frame f of video k among the results of unpack.
@@ -348,11 +335,11 @@ func (p *wanPipeline) ActivationBytes(s Sizes) int64 {
 	if s.VAETiling {
 		s.Height, s.Width = min(s.Height, videoTileSide), min(s.Width, videoTileSide)
 	}
-	ps := p.programs(s)
-	decoder := ps.first
-	frames := int64(1)
-	if ps.later != nil {
-		decoder, frames = ps.later, int64(p.vae.TemporalFactor())
+	d = p.dims(s)
+	chunks := videoChunks(d[2])
+	decoder, frames := videoDecoder(p.vae, p.opts.DTypeFor("vae"), d[3], d[4], chunks[len(chunks)-1], false), int64(1)
+	if d[2] > 1 {
+		frames = int64(p.vae.TemporalFactor())
 	}
 	// The pasts, and the widest activations at full size three times over.
 	var vae int64
@@ -540,106 +527,51 @@ func (p *wanPipeline) conditions(ex Executor, r *Request, e Embeds, expert int, 
 
 func (p *wanPipeline) Decode(ctx context.Context, ex Executor, r *Request, latents Tensor) ([]Image, error) {
 	s := p.Sizes(r)
-	ps := p.programs(s)
-	chunks, err := ex.Run(ctx, ps.unpack, map[string]Tensor{"latents": latents})
+	frames, err := ex.Run(ctx, p.unpackProgram(p.dims(s)), map[string]Tensor{"latents": latents})
 	latents.Free()
 	if err != nil {
 		return nil, err
 	}
-	defer tensors(chunks).free()
+	defer tensors(frames).free()
 	var images []Image
 	for k := range s.Batch {
-		frames, err := p.decodeVideo(ctx, ex, r, ps, s, k, chunks)
+		video, err := p.decodeVideo(ctx, ex, r, s, k, frames)
 		if err != nil {
 			return nil, err
 		}
-		images = append(images, frames...)
+		images = append(images, video...)
 	}
 	return images, nil
 }
 
-// decodeVideo decodes video k, a latent frame at a time, and frees its chunks. The pasts go from one call to the next.
-func (p *wanPipeline) decodeVideo(ctx context.Context, ex Executor, r *Request, ps *wanPrograms, s Sizes, k int, chunks map[string]Tensor) ([]Image, error) {
-	pasts := tensors{}
-	defer func() { pasts.free() }()
-	var images []Image
-	var given, made videoParts // for observers
+// decodeVideo decodes video k and frees its latent frames.
+func (p *wanPipeline) decodeVideo(ctx context.Context, ex Executor, r *Request, s Sizes, k int, latents map[string]Tensor) ([]Image, error) {
 	d := p.dims(s)
-	if tiles := videoTiles(p.vae, d[3], d[4], s.VAETiling); tiles != nil {
-		return p.decodeTiles(ctx, ex, r, tiles, s, k, chunks)
+	frames := make([]Tensor, d[2])
+	var given, made videoParts // for observers
+	for f := range frames {
+		frames[f] = latents[latentFrame(k, f)]
+		if r.Observe == nil {
+			continue
+		}
+		v, err := readFloats(ctx, frames[f], "transformer", "the latents of the decoder")
+		if err != nil {
+			return nil, err
+		}
+		given.add(v, d[1], 1)
 	}
-	for f := range d[2] {
-		z, decoder := chunks[latentFrame(k, f)], ps.first
-		if f > 0 {
-			decoder = ps.later
-		}
-		if r.Observe != nil {
-			v, err := readFloats(ctx, z, "transformer", "the latents of the decoder")
-			if err != nil {
-				return nil, err
-			}
-			given.add(v, d[1], 1)
-		}
-		in := tensors{"latents": z}
-		maps.Copy(in, pasts)
-		out, err := ex.Run(ctx, decoder, in)
-		if err != nil {
-			return nil, err
-		}
-		in.free()
-		sample := out["sample"]
-		delete(out, "sample")
-		pasts = out
-		v, err := readFloats(ctx, sample, "vae", "the decoded frames' values")
-		n := sample.Shape().Dim(2)
-		sample.Free()
-		if err != nil {
-			return nil, err
-		}
+	var images []Image
+	err := decodeFrames(ctx, ex, p.vae, p.opts.DTypeFor("vae"), s.VAETiling, frames, func(v []float32) {
+		n := len(v) / (3 * s.Height * s.Width)
 		if r.Observe != nil {
 			made.add(v, 3, n)
 		}
 		for i := range n {
 			images = append(images, toImage(frameOf(v, i, n), s.Height, s.Width))
 		}
-	}
-	if r.Observe != nil {
-		r.observe("vae_in", given.join(d[1], d[3], d[4]))
-		r.observe("vae_out", made.join(3, s.Height, s.Width))
-	}
-	return images, nil
-}
-
-// decodeTiles is decodeVideo in tiles.
-func (p *wanPipeline) decodeTiles(ctx context.Context, ex Executor, r *Request, tiles *autoencoderkl.Tiles, s Sizes, k int, chunks map[string]Tensor) ([]Image, error) {
-	var latents [][]byte
-	var given, made videoParts // for observers
-	d := p.dims(s)
-	for f := range d[2] {
-		z := chunks[latentFrame(k, f)]
-		v, err := readFloats(ctx, z, "transformer", "the latents of the decoder")
-		if err != nil {
-			return nil, err
-		}
-		given.add(v, d[1], 1)
-		data, err := z.Read(ctx)
-		if err != nil {
-			return nil, err
-		}
-		latents = append(latents, data)
-		z.Free()
-	}
-	frames, err := decodeVideoTiles(ctx, ex, p.vae, p.opts.DTypeFor("vae"), tiles, latents)
+	})
 	if err != nil {
 		return nil, err
-	}
-	var images []Image
-	for _, v := range frames {
-		n := len(v) / (3 * s.Height * s.Width)
-		made.add(v, 3, n)
-		for i := range n {
-			images = append(images, toImage(frameOf(v, i, n), s.Height, s.Width))
-		}
 	}
 	if r.Observe != nil {
 		r.observe("vae_in", given.join(d[1], d[3], d[4]))
