@@ -2,7 +2,6 @@ package precast
 
 import (
 	"fmt"
-	"maps"
 	"path/filepath"
 
 	"precast/graph/checkpoint"
@@ -48,11 +47,6 @@ func (p *Pipeline) noteLoRAs(params []Params) {
 		names = append(names, fmt.Sprintf("%s:%g", filepath.Base(s.Path), s.Scale))
 	}
 	for i := range params {
-		extra := maps.Clone(params[i].Extra)
-		if extra == nil {
-			extra = map[string]any{}
-		}
-		extra["lora"] = names
-		params[i].Extra = extra
+		params[i] = withExtra(params[i], "lora", names)
 	}
 }

@@ -215,11 +215,7 @@ func (o *Output) Write(out *pipelines.Output) ([]string, error) {
 		first := i * o.perFile
 		params := out.Params[first/frames]
 		if o.opts.Frames > 0 {
-			params.Extra = maps.Clone(params.Extra)
-			if params.Extra == nil {
-				params.Extra = map[string]any{}
-			}
-			params.Extra["fps"] = fps
+			params = withExtra(params, "fps", fps)
 		}
 		err := o.encode(f, out.Images[first:first+o.perFile], fps, &params)
 		if err == nil {
@@ -242,6 +238,15 @@ func (o *Output) Write(out *pipelines.Output) ([]string, error) {
 	}
 	o.temps, o.made = nil, nil
 	return o.paths, nil
+}
+
+// withExtra is p with one more parameter; p keeps its own.
+func withExtra(p Params, key string, value any) Params {
+	extra := map[string]any{}
+	maps.Copy(extra, p.Extra)
+	extra[key] = value
+	p.Extra = extra
+	return p
 }
 
 // Abort removes what OpenOutput made; after Write it does nothing.

@@ -327,7 +327,7 @@ func checkRun(t *testing.T, dir, run string, r *goldenRun, cfg precast.Config) {
 		t.Helper()
 		if found := compareFloats(t, file, golden, list, limit); found != nil {
 			compared++
-			entry.Add(strings.TrimPrefix(golden, run+"/"), *found)
+			addDifference(&entry, strings.TrimPrefix(golden, run+"/"), *found)
 		}
 	}
 	// ids compares what each call of a text encoder was given. Where diffusers' length follows the prompt, ours has padding behind it.
@@ -385,7 +385,7 @@ func checkRun(t *testing.T, dir, run string, r *goldenRun, cfg precast.Config) {
 		entry.Picture = checkImages(t, file, run, dir, out)
 	}
 	if cfg.Regions == "inline" && !t.Failed() {
-		verified = pipelines.MergeVerified(verified, entry)
+		addVerified(entry)
 	}
 }
 

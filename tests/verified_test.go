@@ -24,6 +24,41 @@ const (
 	verifiedTable = "../docs/goldens.md"
 )
 
+func widen(d *pipelines.Difference, by pipelines.Difference) {
+	d.Abs, d.Rel = max(d.Abs, by.Abs), max(d.Rel, by.Rel)
+}
+
+// addDifference takes in the difference of one tensor, by its name in the reference ("step_latents").
+func addDifference(v *pipelines.Verified, tensor string, d pipelines.Difference) {
+	switch {
+	case strings.HasPrefix(tensor, "encode_prompt/"):
+		widen(&v.Text, d)
+	case tensor == "step_model_output":
+		widen(&v.Model, d)
+	case tensor == "step_latents":
+		widen(&v.Latents, d)
+	case tensor == "vae_out":
+		widen(&v.Decoded, d)
+	}
+}
+
+// addVerified adds a run to what its case has on its backend.
+func addVerified(v pipelines.Verified) {
+	i := slices.IndexFunc(verified, func(o pipelines.Verified) bool { return o.Case == v.Case && o.Backend == v.Backend })
+	if i < 0 {
+		verified = append(verified, v)
+		return
+	}
+	o := &verified[i]
+	o.Runs = append(o.Runs, v.Runs...)
+	slices.Sort(o.Runs)
+	widen(&o.Text, v.Text)
+	widen(&o.Model, v.Model)
+	widen(&o.Latents, v.Latents)
+	widen(&o.Decoded, v.Decoded)
+	o.Picture = max(o.Picture, v.Picture)
+}
+
 // writeVerified keeps what was measured, for `precast models` and for readers.
 func writeVerified(t *testing.T) {
 	t.Helper()

@@ -63,7 +63,7 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 		fs.Var(&pair{size.to}, size.name, "SDXL: "+size.what)
 	}
 	fs.BoolVar(&r.VAETiling, "vae-tiling", false, "decode (and encode) in overlapping tiles, so that large pictures take less memory; changes the picture a little")
-	fs.BoolVar(&r.VAESlicing, "vae-slicing", false, "decode a picture at a time: always so, the flag is accepted for scripts")
+	fs.Bool("vae-slicing", false, "decode a picture at a time: always so, the flag is accepted for scripts")
 	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion: layers of CLIP to leave out at its end")
 	length := fs.Int("max-sequence-length", 0, "text tokens, where a pipeline has a choice (default: its own, such as FLUX.1 512)")
 	images := fs.Int("num-images-per-prompt", 1, "pictures of each prompt")

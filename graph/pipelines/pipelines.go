@@ -5,7 +5,7 @@
 // The step loop is host code: a step is two or three programs that take every scalar as an argument, so another prompt, seed, guidance
 // scale or number of steps needs no other program.
 //
-// To add a pipeline: one file with a type that implements Pipeline, and its class name in the table in New.
+// To add a pipeline: one file with a type that implements Pipeline, and its class name in the table classes.
 package pipelines
 
 import (

@@ -45,8 +45,8 @@ type Request struct {
 	// Image is the picture to start from, with Strength between 0 (as it is) and 1 (noise alone).
 	Image    *Image
 	Strength *float64
-	// VAETiling decodes (and encodes) in tiles, as diffusers' enable_tiling. VAESlicing, a picture at a time, is what is always done.
-	VAETiling, VAESlicing bool
+	// VAETiling decodes (and encodes) in tiles, as diffusers' enable_tiling. What enable_slicing does, a picture at a time, is always done.
+	VAETiling bool
 	// Seed of the first picture; picture k has seed Seed+k (see Noise).
 	Seed uint64
 	// Latents replaces the start noise; it means what diffusers' latents= argument means for the pipeline.

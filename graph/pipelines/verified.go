@@ -3,8 +3,6 @@ package pipelines
 import (
 	_ "embed"
 	"encoding/json"
-	"slices"
-	"strings"
 	"sync"
 )
 
@@ -29,39 +27,6 @@ type Verified struct {
 type Difference struct {
 	Abs float64 `json:"abs"`
 	Rel float64 `json:"rel"`
-}
-
-func (d *Difference) widen(by Difference) { d.Abs, d.Rel = max(d.Abs, by.Abs), max(d.Rel, by.Rel) }
-
-// Add takes in the difference of one tensor, by its name in the reference ("step_latents").
-func (v *Verified) Add(tensor string, d Difference) {
-	switch {
-	case strings.HasPrefix(tensor, "encode_prompt/"):
-		v.Text.widen(d)
-	case tensor == "step_model_output":
-		v.Model.widen(d)
-	case tensor == "step_latents":
-		v.Latents.widen(d)
-	case tensor == "vae_out":
-		v.Decoded.widen(d)
-	}
-}
-
-// MergeVerified adds a run to the list.
-func MergeVerified(list []Verified, v Verified) []Verified {
-	i := slices.IndexFunc(list, func(o Verified) bool { return o.Case == v.Case && o.Backend == v.Backend })
-	if i < 0 {
-		return append(list, v)
-	}
-	o := &list[i]
-	o.Runs = append(slices.Clone(o.Runs), v.Runs...)
-	slices.Sort(o.Runs)
-	o.Text.widen(v.Text)
-	o.Model.widen(v.Model)
-	o.Latents.widen(v.Latents)
-	o.Decoded.widen(v.Decoded)
-	o.Picture = max(o.Picture, v.Picture)
-	return list
 }
 
 //go:embed verified.json
