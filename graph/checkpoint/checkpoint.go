@@ -70,7 +70,7 @@ func OpenIndex(dir, variant string) (*Checkpoint, error) {
 func OpenConfigs(fsys fs.FS, name string) (*Checkpoint, error) {
 	data, err := fs.ReadFile(fsys, indexName)
 	if err != nil {
-		return nil, fileError(filepath.Join(name, indexName), err)
+		return nil, FileError(filepath.Join(name, indexName), err)
 	}
 	index, err := ParseConfig(filepath.Join(name, indexName), data)
 	if err != nil {
@@ -134,7 +134,7 @@ func componentEntry(index *Config, key string) (library, class string, ok bool) 
 func checkDir(dir string) error {
 	st, err := os.Stat(dir)
 	if err != nil {
-		return fileError(dir, err)
+		return FileError(dir, err)
 	}
 	const layout = "wanted a checkpoint folder in the layout of diffusers, with a " + indexName
 	if !st.IsDir() {
@@ -242,7 +242,7 @@ func (ck *Checkpoint) Component(name string) (*Component, error) {
 	}
 	st, err := os.Stat(c.dir)
 	if err != nil {
-		return nil, fmt.Errorf("%w; %s lists component %q (%s)", fileError(c.dir, err), indexName, name, c.Class)
+		return nil, fmt.Errorf("%w; %s lists component %q (%s)", FileError(c.dir, err), indexName, name, c.Class)
 	}
 	if !st.IsDir() {
 		return nil, fmt.Errorf("%s: found a %s, wanted the folder of component %q (%s)", c.dir, kindOrFile(st.Mode()), name, c.Class)

@@ -84,10 +84,10 @@ func (c *Component) ConfigBytes() ([]byte, error) {
 		path := filepath.Join(c.dir, c.configName())
 		if c.ck.configs != nil {
 			if c.config.data, c.config.err = fs.ReadFile(c.ck.configs, c.Name+"/"+c.configName()); c.config.err != nil {
-				c.config.err = fileError(path, c.config.err)
+				c.config.err = FileError(path, c.config.err)
 			}
 		} else {
-			c.config.data, c.config.err = readSmall(path)
+			c.config.data, c.config.err = ReadFile(path)
 		}
 		if c.config.err != nil {
 			c.config.err = fmt.Errorf("%w; wanted the config of component %q (%s)", c.config.err, c.Name, c.Class)

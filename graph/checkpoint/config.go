@@ -58,32 +58,32 @@ func ParseConfig(file string, data []byte) (*Config, error) {
 
 // ReadConfig reads and parses the JSON object in the file at path. Messages name the file as path.
 func ReadConfig(path string) (*Config, error) {
-	data, err := readSmall(path)
+	data, err := ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
 	return ParseConfig(path, data)
 }
 
-// maxJSON bounds the JSON files this package reads: the largest known index of a checkpoint is under 1 MB and the largest
-// tokenizer.json under 40 MB.
-const maxJSON = 256 << 20
+// maxFile bounds the files that are read whole: the largest known index of a checkpoint is under 1 MB and the largest tokenizer.json
+// under 40 MB.
+const maxFile = 256 << 20
 
-// readSmall reads a regular file of at most maxJSON bytes.
-func readSmall(path string) ([]byte, error) {
+// ReadFile reads a regular file of at most 256 MB: a config, an index, a tokenizer's vocabulary.
+func ReadFile(path string) ([]byte, error) {
 	st, err := os.Stat(path)
 	if err != nil {
-		return nil, fileError(path, err)
+		return nil, FileError(path, err)
 	}
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: found a %s, wanted a file", path, fileKind(st.Mode()))
 	}
-	if st.Size() > maxJSON {
-		return nil, fmt.Errorf("%s: found %d bytes, wanted a JSON file of at most %d", path, st.Size(), maxJSON)
+	if st.Size() > maxFile {
+		return nil, fmt.Errorf("%s: found %d bytes, wanted a file of at most %d", path, st.Size(), maxFile)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fileError(path, err)
+		return nil, FileError(path, err)
 	}
 	return data, nil
 }
@@ -103,8 +103,8 @@ func fileKind(mode os.FileMode) string {
 	return "special file"
 }
 
-// fileError words an operating system error about path with the path first.
-func fileError(path string, err error) error {
+// FileError words an operating system error about path with the path first, once.
+func FileError(path string, err error) error {
 	if pe, ok := errors.AsType[*os.PathError](err); ok {
 		err = pe.Err
 	}

@@ -62,19 +62,19 @@ type Tensor struct {
 func OpenFile(path string) (*File, error) {
 	st, err := os.Stat(path)
 	if err != nil {
-		return nil, fileError(path, err)
+		return nil, FileError(path, err)
 	}
 	if !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s: found a %s, wanted a safetensors file", path, fileKind(st.Mode()))
 	}
 	in, err := os.Open(path)
 	if err != nil {
-		return nil, fileError(path, err)
+		return nil, FileError(path, err)
 	}
 	defer in.Close()
 	// The size of the open file counts: the name may point elsewhere by now.
 	if st, err = in.Stat(); err != nil {
-		return nil, fileError(path, err)
+		return nil, FileError(path, err)
 	}
 	header, err := readHeader(in, st.Size())
 	if err != nil {
@@ -85,7 +85,7 @@ func OpenFile(path string) (*File, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if f.data, f.unmap, err = mapFile(in, f.size); err != nil {
-		return nil, fileError(path, err)
+		return nil, FileError(path, err)
 	}
 	return f, nil
 }
@@ -337,7 +337,7 @@ func (f *File) Close() error {
 	f.closed = true
 	f.data = nil
 	if err := f.unmap(); err != nil {
-		return fileError(f.path, err)
+		return FileError(f.path, err)
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func weightSets(names []string) []weightSet {
 func readNames(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fileError(dir, err)
+		return nil, FileError(dir, err)
 	}
 	names := make([]string, len(entries))
 	for i, e := range entries {
@@ -217,7 +217,7 @@ func (c *Component) openShard(name string) (*File, error) {
 	path := filepath.Join(c.dir, name)
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return nil, fileError(path, err)
+		return nil, FileError(path, err)
 	}
 	inside := false
 	for _, dir := range []string{c.dir, c.ck.dir, filepath.Join(c.ck.dir, "..", "..", "blobs")} {

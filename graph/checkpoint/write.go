@@ -46,7 +46,7 @@ func WriteFile(path string, items []Item, metadata map[string]string) (err error
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fileError(path, err), ignoreClosed(out.Close()), os.Remove(out.Name()))
+			err = errors.Join(FileError(path, err), ignoreClosed(out.Close()), os.Remove(out.Name()))
 		}
 	}()
 	if err := writeAll(out, header, order); err != nil {

@@ -55,7 +55,7 @@ const maxTemplate = 1 << 16
 // tokenizer_config.json. Processors of older versions have it in chat_template.json. It returns nil when there is none.
 func (f *folder) chatTemplate() (*chatTemplate, error) {
 	path := filepath.Join(f.dir, "chat_template.jinja")
-	data, err := readFile(path)
+	data, err := checkpoint.ReadFile(path)
 	switch {
 	case err == nil:
 		return newChatTemplate(path, string(data))

@@ -56,7 +56,7 @@ func TestOpenErrors(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(dir, "merges.txt"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-		}, "merges.txt: found d--------- of "},
+		}, "merges.txt: found a directory, wanted a file"},
 		{"config broken", "CLIPTokenizer", clip, text("tokenizer_config.json", "{"), "tokenizer_config.json:1:2: broken JSON"},
 		{"config a list", "CLIPTokenizer", clip, text("tokenizer_config.json", "[]"), "tokenizer_config.json: found a list [], wanted a JSON object"},
 		{"padding side", "CLIPTokenizer", clip, text("tokenizer_config.json", `{"padding_side": "top"}`), `tokenizer_config.json: padding_side: found "top", wanted one of right, left`},

@@ -16,9 +16,6 @@ import (
 	"precast/graph/checkpoint"
 )
 
-// maxFile bounds the files that are read whole; the largest known tokenizer.json is under 40 MB.
-const maxFile = 256 << 20
-
 // folder is a tokenizer's folder: its parsed configs and where the vocabulary is.
 type folder struct {
 	dir string
@@ -34,7 +31,7 @@ type folder struct {
 func readFolder(dir string, vocabulary ...string) (*folder, error) {
 	st, err := os.Stat(dir)
 	if err != nil {
-		return nil, pathError(dir, err)
+		return nil, checkpoint.FileError(dir, err)
 	}
 	if !st.IsDir() {
 		return nil, fmt.Errorf("%s: found a file, wanted a tokenizer's folder", dir)
@@ -59,32 +56,10 @@ func readFolder(dir string, vocabulary ...string) (*folder, error) {
 	}
 	for _, name := range vocabulary {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			return nil, fmt.Errorf("%w; wanted %s, or tokenizer.json", pathError(filepath.Join(dir, name), err), strings.Join(vocabulary, " and "))
+			return nil, fmt.Errorf("%w; wanted %s, or tokenizer.json", checkpoint.FileError(filepath.Join(dir, name), err), strings.Join(vocabulary, " and "))
 		}
 	}
 	return f, nil
-}
-
-func pathError(path string, err error) error {
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pe.Err
-	}
-	return fmt.Errorf("%s: %w", path, err)
-}
-
-func readFile(path string) ([]byte, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, pathError(path, err)
-	}
-	if !st.Mode().IsRegular() || st.Size() > maxFile {
-		return nil, fmt.Errorf("%s: found %s of %d bytes, wanted a file of at most %d", path, st.Mode().Type(), st.Size(), maxFile)
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, pathError(path, err)
-	}
-	return data, nil
 }
 
 // modelObject returns the "model" object of tokenizer.json, which must be of that type.
@@ -107,7 +82,7 @@ func (f *folder) modelObject(kind string) (*checkpoint.Config, error) {
 func (f *folder) bpe() (vocab map[string]int32, merges [][2]string, where func(i int) string, err error) {
 	if f.whole == nil {
 		path := filepath.Join(f.dir, "vocab.json")
-		data, err := readFile(path)
+		data, err := checkpoint.ReadFile(path)
 		if err != nil {
 			return nil, nil, nil, err
 		}
@@ -178,7 +153,7 @@ func readVocab(object json.RawMessage, where string) (map[string]int32, error) {
 
 // readMerges reads merges.txt: a first line with the version, then a merge a line, its two tokens with a space between.
 func readMerges(vocab map[string]int32, path string) (map[string]int32, [][2]string, func(i int) string, error) {
-	data, err := readFile(path)
+	data, err := checkpoint.ReadFile(path)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -212,7 +187,7 @@ func readMerges(vocab map[string]int32, path string) (map[string]int32, [][2]str
 func (f *folder) unigram() (pieces []piece, table []byte, where string, err error) {
 	if f.whole == nil {
 		where = filepath.Join(f.dir, "spiece.model")
-		data, err := readFile(where)
+		data, err := checkpoint.ReadFile(where)
 		if err != nil {
 			return nil, nil, where, err
 		}
