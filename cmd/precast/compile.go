@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"text/tabwriter"
 
 	"github.com/spf13/pflag"
 
@@ -142,7 +141,7 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 }
 
 func (c *cli) printReport(r *precast.CompileReport, phase string) error {
-	t := tabwriter.NewWriter(c.out, 2, 8, 2, ' ', 0)
+	t := table(c.out)
 	fmt.Fprintln(t, "program\tsizes\tnodes\tweights\texecutables\tbytes\tseconds")
 	for _, p := range r.Programs {
 		nodes, note := fmt.Sprint(p.Nodes), ""

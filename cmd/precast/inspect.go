@@ -136,6 +136,7 @@ func pairs(w io.Writer, list ...string) error {
 	return t.Flush()
 }
 
+// table lines up what is written with tabs in columns.
 func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 2, 8, 2, ' ', 0) }
 
 func printCheckpoint(w io.Writer, path string, k *precast.CheckpointInfo) error {

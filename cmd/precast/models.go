@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/pflag"
 
@@ -58,7 +57,7 @@ func (c *cli) showModel(m *precast.ModelInfo, more bool) error {
 	fmt.Fprintf(c.out, "  published models  %s\n", strings.Join(m.Configs, ", "))
 	fmt.Fprintf(c.out, "  dtypes            %s\n", strings.Join(m.DTypes, ", "))
 	fmt.Fprintf(c.out, "  verified          %s\n", verifiedText(m))
-	t := tabwriter.NewWriter(c.out, 2, 8, 2, ' ', 0)
+	t := table(c.out)
 	fmt.Fprintf(t, "  of %s\tclass\tparameters\trepeated blocks\n", m.Example)
 	for _, k := range m.Components {
 		blocks := repeatedBlocks(k.Repeated)
@@ -85,7 +84,7 @@ func (c *cli) showModel(m *precast.ModelInfo, more bool) error {
 	}
 	if len(m.Verified) > 0 {
 		fmt.Fprintln(c.out, "  largest relative difference from diffusers over the runs:")
-		t := tabwriter.NewWriter(c.out, 2, 8, 2, ' ', 0)
+		t := table(c.out)
 		fmt.Fprintln(t, "    case\tbackend\truns\ttext\tmodel output\tlatents\tdecoded\tpicture (of 255)")
 		for _, v := range m.Verified {
 			fmt.Fprintf(t, "    %s\t%s\t%d\t%.1e\t%.1e\t%.1e\t%.1e\t%d\n", v.Case, v.Backend, len(v.Runs), v.Text.Rel, v.Model.Rel, v.Latents.Rel, v.Decoded.Rel, v.Picture)
