@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -189,14 +190,18 @@ func (p *Pipeline) StagesFor(components []string) ([]Stage, error) {
 		if !chosen[s] {
 			continue
 		}
+		// A component is there when one of its programs is named: the VAE's decoder brings along what unpacks for it.
 		var all, missing []string
 		for _, q := range programs {
-			if q.Stage != s || q.Component == "" || q.Name == "vae.encoder" || slices.Contains(all, q.Component) {
-				continue
+			if q.Stage == s && q.Component != "" && q.Name != "vae.encoder" && !slices.Contains(all, q.Component) {
+				all = append(all, q.Component)
 			}
-			all = append(all, q.Component)
-			if !slices.Contains(components, q.Name) && !slices.Contains(components, q.Component) {
-				missing = append(missing, q.Component)
+		}
+		for _, c := range all {
+			if !slices.ContainsFunc(programs, func(q *pipelines.Program) bool {
+				return q.Stage == s && q.Component == c && (slices.Contains(components, q.Name) || slices.Contains(components, c))
+			}) {
+				missing = append(missing, c)
 			}
 		}
 		if len(missing) > 0 {
@@ -260,12 +265,16 @@ func (p *Pipeline) RunComponent(ctx context.Context, name string, s Sizes, input
 		}
 		c, err := convertTensor(got, want.Shape)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("inputs: %s: %q: %w", name, want.Name, err))
+			hint := ""
+			if !slices.Equal(got.Shape.Dimensions, want.Shape.Dimensions) {
+				hint = "; give the size that it was made for"
+			}
+			problems = append(problems, fmt.Errorf("inputs: %s: %q: %w%s", name, want.Name, err, hint))
 			continue
 		}
 		converted[want.Name] = c
 	}
-	for have := range inputs {
+	for _, have := range slices.Sorted(maps.Keys(inputs)) {
 		if !slices.ContainsFunc(q.Inputs(), func(in ProgramInput) bool { return in.Name == have }) {
 			problems = append(problems, fmt.Errorf("inputs: %s takes no %q", name, have))
 		}

@@ -48,7 +48,7 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	fs.IntVar(&o.Sizes.Width, "width", 0, "width in pixels (default: the model's)")
 	fs.IntVar(&o.Sizes.Frames, "num-frames", 0, "frames of a video (default: Wan 81)")
 	fs.IntVar(&o.Sizes.Batch, "batch-size", 0, "pictures in a batch (default 1)")
-	fs.IntVar(&o.Sizes.MaxSequenceLength, "max-sequence-length", 0, "FLUX.1: text tokens of T5 (default 512)")
+	fs.IntVar(&o.Sizes.MaxSequenceLength, "max-sequence-length", 0, "text tokens, where a pipeline has a choice (default: its own, such as FLUX.1 512)")
 	fs.StringVar(&o.Config.DType, "dtype", "", "dtype that the networks compute in: float32 (default), bfloat16, float16")
 	fs.StringVar(&o.Config.Regions, "regions", "", "inline (default) or split, which outlines repeated blocks")
 	fs.StringVar(&o.Config.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: `CLASS[,KEY=VALUE...]`")

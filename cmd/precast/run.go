@@ -14,9 +14,9 @@ import (
 
 var runCommand = command{
 	name: "run", args: "OUT.precast|MODEL_DIR|ORG/NAME --prompt TEXT -o FILE.png",
-	short: "make pictures from a checkpoint folder, a model at the hub or an artifact",
+	short: "make pictures and videos from a checkpoint folder, a model at the hub or an artifact",
 	long: `
-Makes pictures. What has to be compiled is compiled once and kept in the cache; another prompt, seed, guidance scale or number of steps compiles
+Makes pictures and videos. What has to be compiled is compiled once and kept in the cache; another prompt, seed, guidance scale or number of steps compiles
 nothing. The arguments of the pipeline's __call__ in diffusers are flags of the same name. A prompt given several times makes a batch, and a
 list (sigmas, timesteps) is given with commas; of a flag with one value that is given twice, the last counts.
 
@@ -43,8 +43,8 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	steps := fs.Int("num-inference-steps", 0, "denoising steps (default: the pipeline's, such as FLUX.1 28, Stable Diffusion 50)")
 	guidance := fs.Float64("guidance-scale", 0, "guidance scale (default: the pipeline's, such as FLUX.1 3.5, with an image 7; SDXL 5; Stable Diffusion 7.5)")
 	guidance2 := fs.Float64("guidance-scale-2", 0, "Wan 2.2: guidance scale of the second expert (default: that of the first)")
-	trueCFG := fs.Float64("true-cfg-scale", 1, "FLUX.1 and Qwen-Image: classifier-free guidance with the negative prompt, above 1")
-	fs.Float64Var(&r.GuidanceRescale, "guidance-rescale", 0, "Stable Diffusion: rescale the guided prediction, 0 to 1")
+	trueCFG := fs.Float64("true-cfg-scale", 0, "FLUX.1 and Qwen-Image: classifier-free guidance with the negative prompt, above 1 (default: FLUX.1 1, Qwen-Image 4)")
+	fs.Float64Var(&r.GuidanceRescale, "guidance-rescale", 0, "Stable Diffusion and SDXL: rescale the guided prediction, 0 to 1")
 	fs.BoolVar(&r.CFGNormalization, "cfg-normalization", false, "Z-Image: hold the guided prediction to the size of the prompt's")
 	truncation := fs.Float64("cfg-truncation", 1, "Z-Image: no guidance past this part of the way, 0 to 1")
 	fs.Float64Var(&r.Eta, "eta", 0, "DDIM: amount of noise added, 0 to 1")
@@ -64,7 +64,7 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 	}
 	fs.BoolVar(&r.VAETiling, "vae-tiling", false, "decode (and encode) in overlapping tiles, so that large pictures take less memory; changes the picture a little")
 	fs.Bool("vae-slicing", false, "decode a picture at a time: always so, the flag is accepted for scripts")
-	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion: layers of CLIP to leave out at its end")
+	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion, SDXL and Stable Diffusion 3: layers of CLIP to leave out at its end")
 	length := fs.Int("max-sequence-length", 0, "text tokens, where a pipeline has a choice (default: its own, such as FLUX.1 512)")
 	images := fs.Int("num-images-per-prompt", 1, "pictures of each prompt")
 	fs.VarP((*floats)(&r.Sigmas), "sigmas", "", "noise levels in place of the scheduler's own")

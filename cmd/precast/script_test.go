@@ -41,6 +41,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("SD15", filepath.Join(testdata, "tiny", "sd15", "model"))
 			e.Setenv("SCHNELL", filepath.Join(testdata, "tiny", "flux1-schnell", "model"))
+			e.Setenv("KLEIN", filepath.Join(testdata, "tiny", "tp-flux2", "model"))
 			e.Setenv("WAN", filepath.Join(testdata, "tiny", "tp-wan", "model"))
 			e.Setenv("SHAPES", filepath.Join(testdata, "shapes-flux1", "model"))
 			e.Setenv("GOLDEN", filepath.Join(testdata, "tiny", "sd15"))
