@@ -3,6 +3,7 @@ package precast
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"precast/graph/checkpoint"
 	"precast/graph/lora"
@@ -36,8 +37,14 @@ func openLoRAs(ck *checkpoint.Checkpoint, list []string) (*lora.Set, error) {
 	return set, nil
 }
 
-// noteLoRAs adds the LoRAs to the parameters of pictures, without the folders that the files lie in.
-func (p *Pipeline) noteLoRAs(params []Params) {
+// note adds to the parameters of pictures what the configuration has: the scheduler's options, and the LoRAs without the folders that the
+// files lie in.
+func (p *Pipeline) note(params []Params) {
+	if strings.Contains(p.cfg.Scheduler, ",") {
+		for i := range params {
+			params[i].Scheduler = p.cfg.Scheduler
+		}
+	}
 	specs, err := loraSpecs(p.cfg.LoRAs)
 	if err != nil || len(specs) == 0 {
 		return

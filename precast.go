@@ -300,7 +300,7 @@ func (p *Pipeline) Generate(ctx context.Context, req *Request) (*Result, error) 
 		return err
 	})
 	if err == nil {
-		p.noteLoRAs(out.Params)
+		p.note(out.Params)
 	}
 	return out, err
 }

@@ -52,7 +52,7 @@ func (p *Pipeline) Denoise(ctx context.Context, req *Request) (*HostTensor, []Pa
 		defer t.Free()
 		data, err := t.Read(ctx)
 		out, params = &HostTensor{Shape: t.Shape(), Data: data}, pipelines.Describe(p.pipe, r)
-		p.noteLoRAs(params)
+		p.note(params)
 		return err
 	})
 	return out, params, err

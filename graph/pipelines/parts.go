@@ -1,6 +1,7 @@
 package pipelines
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -151,13 +152,21 @@ func checkStepNoise(r *Request, s *scheduler.Schedule, latents ...int) error {
 	return nil
 }
 
-// Describe lists the parameters of each picture.
+// Describe lists the parameters of each picture of a request with its defaults filled in.
 func Describe(of Pipeline, r *Request) []Params {
 	var out []Params
 	for k := range r.Batch() {
 		p := Params{
-			Height: r.Height, Width: r.Width, NumInferenceSteps: r.NumInferenceSteps,
+			Height: r.Height, Width: r.Width, NumInferenceSteps: cmp.Or(len(r.Sigmas), len(r.Timesteps), r.NumInferenceSteps),
 			GuidanceScale: *r.GuidanceScale, Scheduler: of.Scheduler(), Pipeline: of.Class(), Extra: of.Extra(r, k),
+		}
+		for name, given := range map[string][]float64{"sigmas": r.Sigmas, "timesteps": r.Timesteps} {
+			if len(given) > 0 {
+				if p.Extra == nil {
+					p.Extra = map[string]any{}
+				}
+				p.Extra[name] = given
+			}
 		}
 		p.Prompt, _ = textFor(r.Prompt, k/r.NumImagesPerPrompt)
 		p.NegativePrompt, _ = textFor(r.NegativePrompt, k/r.NumImagesPerPrompt)

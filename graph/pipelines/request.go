@@ -89,7 +89,7 @@ type Output struct {
 	Params []Params
 }
 
-// Params describes how one picture was made.
+// Params describes how one picture was made. Scheduler is the class, with the options that a run gave it in place of the checkpoint's.
 type Params struct {
 	Prompt            string         `json:"prompt"`
 	NegativePrompt    string         `json:"negative_prompt,omitempty"`

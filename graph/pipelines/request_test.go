@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -243,5 +244,31 @@ func TestCheckSideLeast(t *testing.T) {
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%d: found %v, wanted %q", tc.v, err, tc.want)
 		}
+	}
+}
+
+// TestDescribe: what replaces the scheduler's spacing is among a picture's parameters, and its length is the number of steps.
+func TestDescribe(t *testing.T) {
+	for _, tc := range []struct {
+		name, pipeline, scheduler string
+		edit                      func(r *Request)
+		steps                     int
+		key                       string
+		value                     any
+	}{
+		{"neither", "flux1-dev", "", nil, 4, "sigmas", nil},
+		{"sigmas", "flux1-dev", "", func(r *Request) { r.NumInferenceSteps, r.Sigmas = 0, []float64{1, 0.5} }, 2, "sigmas", []float64{1, 0.5}},
+		{"timesteps", "sd15", "EulerDiscreteScheduler", func(r *Request) { r.NumInferenceSteps, r.Timesteps = 0, []float64{900, 500, 1} }, 3, "timesteps", []float64{900, 500, 1}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p, r := openPipeline(t, tc.pipeline, tc.scheduler), request(tc.edit)
+			if err := p.Defaults(r); err != nil {
+				t.Fatal(err)
+			}
+			got := Describe(p, r)
+			if len(got) != 1 || got[0].NumInferenceSteps != tc.steps || !reflect.DeepEqual(got[0].Extra[tc.key], tc.value) {
+				t.Errorf("found %+v, wanted one with %d steps and %s %v", got, tc.steps, tc.key, tc.value)
+			}
+		})
 	}
 }
