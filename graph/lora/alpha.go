@@ -160,9 +160,28 @@ func factorOf(e *entry, p place, a *adapter, rank int) (factor float64, problem 
 	if e.alpha == nil {
 		return 1, ""
 	}
-	values, err := e.alpha.Float64s()
-	if err != nil || len(values) != 1 {
+	if e.alpha.Len() != 1 {
 		return 0, fmt.Sprintf("%s has shape %v, wanted one number", e.alpha.Key, e.alpha.Shape)
 	}
-	return values[0] / float64(rank), ""
+	alpha, err := number(e.alpha)
+	if err != nil {
+		return 0, fmt.Sprintf("%s is stored as %s, wanted a number", e.alpha.Key, e.alpha.DType)
+	}
+	return alpha / float64(rank), ""
+}
+
+// number is a tensor's only element. Trainers that are given a whole number store an integer.
+func number(t *checkpoint.Tensor) (float64, error) {
+	if isFloat(t.DType) {
+		v, err := t.Float64s()
+		if err != nil {
+			return 0, err
+		}
+		return v[0], nil
+	}
+	v, err := t.Int64s()
+	if err != nil {
+		return 0, err
+	}
+	return float64(v[0]), nil
 }

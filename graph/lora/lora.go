@@ -186,7 +186,7 @@ func (s *Set) add(m *model, f *checkpoint.File, e *entry, adapters map[string]*a
 				faults.values = append(faults.values, fmt.Sprintf("%s holds NaN or infinity at element %d", t.Key, i))
 				return
 			}
-			if !isFloat(t.DType) {
+			if t != e.alpha && !isFloat(t.DType) {
 				bad("%s is stored as %s, wanted a floating-point type", t.Key, t.DType)
 				return
 			}

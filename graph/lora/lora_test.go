@@ -142,6 +142,7 @@ func TestErrors(t *testing.T) {
 		}, []string{"96 rows", "attn.to_q, transformer.transformer_blocks.0.attn.to_k", "144 together"}},
 		{"half", nil, good[:1], []string{q, "wanted both factors"}},
 		{"alpha alone", nil, with(item("transformer.x_embedder.alpha", 1)), []string{"transformer.x_embedder", "no factors"}},
+		{"alpha that is no number", nil, with(checkpoint.Item{Key: q + ".alpha", DType: dtypes.Complex64, Data: make([]byte, 8)}), []string{q + ".alpha is stored as Complex64, wanted a number"}},
 		{"alpha of two", nil, with(item(q+".alpha", 2)), []string{q + ".alpha has shape [2], wanted one number"}},
 		{
 			"twice", nil, with(item("base_model.model.transformer_blocks.0.attn.to_q.lora_A.weight", 2, 48), item("base_model.model.transformer_blocks.0.attn.to_q.lora_B.weight", 48, 2)),
@@ -363,11 +364,12 @@ func FuzzOpen(f *testing.F) {
 func TestFactors(t *testing.T) {
 	ck := open(t, fluxModel)
 	const module = "single_transformer_blocks.1.attn.to_q"
-	factor := func(metadata, config string, alpha *float32, prefix string) float64 {
+	factor := func(metadata, config string, alpha *checkpoint.Item, prefix string) float64 {
 		t.Helper()
 		items := []checkpoint.Item{item(prefix+module+".lora_A.weight", 4, 48), item(prefix+module+".lora_B.weight", 48, 4)}
 		if alpha != nil {
-			items = append(items, floatItem(prefix+module+".alpha", []float32{*alpha}))
+			alpha.Key = prefix + module + ".alpha"
+			items = append(items, *alpha)
 		}
 		var m map[string]string
 		if metadata != "" {
@@ -386,16 +388,18 @@ func TestFactors(t *testing.T) {
 		defer s.Close()
 		return s.updates["transformer"][module+".weight"][0].factor
 	}
-	alpha := float32(6)
+	alpha := floatItem("", []float32{6})
+	whole := checkpoint.Item{DType: dtypes.Int64, Data: binary.LittleEndian.AppendUint64(nil, 16)}
 	for _, c := range []struct {
 		name             string
 		metadata, config string
-		alpha            *float32
+		alpha            *checkpoint.Item
 		prefix           string
 		want             float64
 	}{
 		{"none", "", "", nil, "transformer.", 0.5},
 		{"tensor", "", "", &alpha, "transformer.", 0.5 * 6 / 4},
+		{"integer", "", "", &whole, "transformer.", 0.5 * 16 / 4},
 		{"header", `{"transformer.r": 4, "transformer.lora_alpha": 8}`, "", nil, "transformer.", 0.5 * 8 / 4},
 		{"header of another component", `{"text_encoder.r": 3}`, "", nil, "transformer.", 0.5},
 		{
