@@ -7,34 +7,43 @@ import (
 	"fmt"
 	"image"
 	"image/color"
+	"io"
 	"os"
 
 	// The decoders that image.Decode finds.
 	_ "image/gif"
 	_ "image/jpeg"
 	_ "image/png"
+
+	"precast/graph/checkpoint"
 )
 
-// maxImageSide bounds the sides of a picture that ReadImage takes.
-const maxImageSide = 16384
+// Bounds of a picture that ReadImage takes: its sides, and the bytes of its file, which need not be one that ends (a device).
+const (
+	maxImageSide  = 16384
+	maxImageBytes = 1 << 30
+)
 
 // ReadImage reads a PNG, JPEG or GIF (its first picture) as 8-bit RGB, for Request.Image, as diffusers' load_image does
 // (src/diffusers/utils/loading_utils.py): turned as its EXIF orientation says, and without its transparency.
 func ReadImage(path string) (*Image, error) {
-	data, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, checkpoint.FileError(path, err)
 	}
-	m, err := decodeImage(data)
+	defer f.Close()
+	m, err := decodeImage(f)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, withoutPath(err))
 	}
 	return m, nil
 }
 
-func decodeImage(data []byte) (*Image, error) {
-	// The header first: a small file may claim a picture that does not fit in memory.
-	c, format, err := image.DecodeConfig(bytes.NewReader(data))
+func decodeImage(r io.Reader) (*Image, error) {
+	// The header first: a small file may claim a picture that does not fit in memory, and what is no picture may have no end.
+	var data bytes.Buffer
+	r = io.TeeReader(io.LimitReader(r, maxImageBytes+1), &data)
+	c, format, err := image.DecodeConfig(r)
 	if errors.Is(err, image.ErrFormat) {
 		return nil, errors.New("found no PNG, JPEG or GIF, wanted one of these")
 	} else if err != nil {
@@ -43,13 +52,19 @@ func decodeImage(data []byte) (*Image, error) {
 	if c.Width < 1 || c.Height < 1 || c.Width > maxImageSide || c.Height > maxImageSide {
 		return nil, fmt.Errorf("found a picture of %dx%d (height x width), wanted sides of 1 to %d", c.Height, c.Width, maxImageSide)
 	}
-	m, _, err := image.Decode(bytes.NewReader(data))
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return nil, err
+	}
+	if data.Len() > maxImageBytes {
+		return nil, fmt.Errorf("found more than %d bytes, wanted a file of at most as many", maxImageBytes)
+	}
+	m, _, err := image.Decode(bytes.NewReader(data.Bytes()))
 	if err != nil {
 		return nil, err
 	}
 	turn := 1
 	if format == "jpeg" {
-		turn = exifOrientation(data)
+		turn = exifOrientation(data.Bytes())
 	}
 	return oriented(m, turn), nil
 }

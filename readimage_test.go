@@ -9,6 +9,7 @@ import (
 	"image/gif"
 	"image/jpeg"
 	"image/png"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,7 +114,7 @@ func TestReadImageOrientation(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, order := range map[string]binary.AppendByteOrder{"II*\x00": binary.LittleEndian, "MM\x00*": binary.BigEndian} {
-			m, err := decodeImage(withEXIF(j.Bytes(), name, order, orientation))
+			m, err := decodeImage(bytes.NewReader(withEXIF(j.Bytes(), name, order, orientation)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -176,6 +177,28 @@ func TestReadImageErrors(t *testing.T) {
 	}
 }
 
+// endless is a device's bytes: zeros without end.
+type endless struct{ read int }
+
+func (e *endless) Read(p []byte) (int, error) {
+	clear(p)
+	e.read += len(p)
+	return len(p), nil
+}
+
+// TestReadImageEndless: of what is no picture little is read.
+func TestReadImageEndless(t *testing.T) {
+	var e endless
+	if _, err := decodeImage(&e); err == nil || !strings.Contains(err.Error(), "found no PNG") || e.read > 1<<16 {
+		t.Errorf("%d bytes read, error %v", e.read, err)
+	}
+	// A header that refuses the picture ends the reading, too.
+	e = endless{}
+	if _, err := decodeImage(io.MultiReader(strings.NewReader("GIF89a\xff\xff\xff\xff\x00\x00\x00"), &e)); err == nil || !strings.Contains(err.Error(), "65535x65535") || e.read > 1<<16 {
+		t.Errorf("%d bytes read, error %v", e.read, err)
+	}
+}
+
 func FuzzReadImage(f *testing.F) {
 	var b bytes.Buffer
 	if err := jpeg.Encode(&b, image.NewGray(image.Rect(0, 0, 8, 16)), nil); err != nil {
@@ -189,7 +212,7 @@ func FuzzReadImage(f *testing.F) {
 			t.Skip()
 		}
 		exifOrientation(data)
-		if m, err := decodeImage(data); err == nil && len(m.RGB) != 3*m.Height*m.Width {
+		if m, err := decodeImage(bytes.NewReader(data)); err == nil && len(m.RGB) != 3*m.Height*m.Width {
 			t.Errorf("%d bytes for %dx%d", len(m.RGB), m.Height, m.Width)
 		}
 	})
