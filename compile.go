@@ -80,6 +80,9 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 	if partial && o.Output != "" {
 		return nil, userErrorf("compile-to %s makes no executables, so there is no artifact to write; leave -o out, or --compile-to", o.CompileTo)
 	}
+	if o.Output != "" && len(p.cfg.LoRAs) > 0 {
+		return nil, userErrorf("lora: an artifact holds programs, which are the same with every LoRA, and no weights; leave it out here, and give it to the run of the artifact")
+	}
 	var out *cache.BundleWriter
 	if o.Output != "" {
 		var err error

@@ -78,6 +78,9 @@ func (p *Pipeline) ReadLatents(spec string) (*HostTensor, []Params, error) {
 	if err != nil {
 		return nil, nil, userErrorf("latents: %w", err)
 	}
+	if t.Shape.IsScalar() {
+		return nil, nil, userErrorf("latents: %s holds one number without axes, wanted a tensor whose first axis counts pictures; name a file that --output-type latent wrote", spec)
+	}
 	path, _, _ := splitTensorSpec(spec)
 	_, meta, err := readTensors(path)
 	if err != nil {

@@ -1,12 +1,13 @@
 package precast
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 )
 
-// CheckOutputs refuses output paths that would destroy what the run reads, a file of the checkpoint folder or the artifact, and two outputs of
-// one name. Empty paths are left out.
+// CheckOutputs refuses output paths that would destroy what the run reads, a file of the checkpoint folder, the artifact or a LoRA, and two
+// outputs of one name. Empty paths are left out. CheckApart is for the files that a request was read from.
 func (p *Pipeline) CheckOutputs(paths ...string) error {
 	folder := realPath(p.ck.Dir()) + string(filepath.Separator)
 	seen := map[string]bool{}
@@ -24,6 +25,30 @@ func (p *Pipeline) CheckOutputs(paths ...string) error {
 			return userErrorf("output %q is named twice; give two names", path)
 		}
 		seen[real] = true
+	}
+	specs, err := loraSpecs(p.cfg.LoRAs)
+	if err != nil {
+		return err
+	}
+	for _, s := range specs {
+		if err := CheckApart("--lora", s.Path, paths...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckApart refuses output paths that are the file, FILE or FILE.safetensors:TENSOR, that the argument names to be read. Empty paths are left out.
+func CheckApart(argument, read string, outputs ...string) error {
+	read, _, _ = splitTensorSpec(read)
+	in, err := os.Stat(read)
+	if err != nil || !in.Mode().IsRegular() {
+		return nil // whoever reads it says what is wrong
+	}
+	for _, path := range outputs {
+		if out, err := os.Stat(path); err == nil && os.SameFile(in, out) {
+			return userErrorf("output %q is the file that %s reads; write somewhere else", path, argument)
+		}
 	}
 	return nil
 }

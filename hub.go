@@ -19,6 +19,9 @@ import (
 //
 // HF_TOKEN, HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_HUB_OFFLINE and the token file mean what they mean there.
 func Locate(ctx context.Context, path string, cfg Config) (string, error) {
+	if path == "" {
+		return "", userErrorf("model: found an empty name, wanted a folder, an artifact or ORG/NAME[@REVISION] at the hub")
+	}
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		if cfg.Revision != "" {
 			return "", userErrorf("revision: found %q, but %s is a file or folder here; a revision is one of a model at the hub", cfg.Revision, path)

@@ -2,8 +2,12 @@ package tests
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 
 	"precast"
 )
@@ -26,6 +30,23 @@ func TestCheckOutputs(t *testing.T) {
 	}
 	if err := p.CheckOutputs(filepath.Join(out, "a.png"), "", filepath.Join(out, "b.json")); err != nil {
 		t.Error(err)
+	}
+}
+
+// A latents file whose tensor has no axes is refused; what it is decoded to counts pictures by the first.
+func TestScalarLatents(t *testing.T) {
+	p := openPipeline(t, filepath.Join(reference(t), "tiny", "sd15", "model"), precast.Config{Backend: "go", NoCache: true})
+	path := filepath.Join(t.TempDir(), "scalar.safetensors")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := precast.WriteTensors(f, map[string]precast.HostTensor{"latents": {Shape: shapes.Make(dtypes.Float32), Data: make([]byte, 4)}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := p.ReadLatents(path); precast.ExitCode(err) != 1 {
+		t.Errorf("error %v, wanted one of the user", err)
 	}
 }
 

@@ -21,7 +21,11 @@ type parts struct {
 	outputType string
 	fps        float64 // of a video; 0 is the default
 	latents    string  // --latents as it was given
+	reads      []read
 }
+
+// read is a file that a flag names to be read.
+type read struct{ flag, path string }
 
 func (q *parts) flags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&q.components, "components", nil, "run these components alone: text encoders (to --save-prompt-embeds), the denoiser (from --prompt-embeds to latents in -o FILE.safetensors), vae.decoder (from --latents)")
@@ -64,6 +68,22 @@ func (q *parts) plan(p *precast.Pipeline, req *precast.Request, output string) (
 			return nil, userError("inputs: they are of one network; name it with --components, such as --components transformer")
 		}
 		w.single, w.stages = q.components[0], nil
+		for _, f := range []struct {
+			flag  string
+			given bool
+		}{
+			{"prompt", hasTexts(req)},
+			{"prompt-embeds", q.embeds != ""},
+			{"save-prompt-embeds", q.saveEmbeds != ""},
+			{"latents", req.Latents != nil},
+			{"step-noise", req.StepNoise != nil},
+			{"image", req.Image != nil},
+			{"output-type", q.outputType != "pil"},
+		} {
+			if f.given {
+				return nil, userError("%s: given, but --inputs runs %s alone, on that file's tensors; leave it out", f.flag, w.single)
+			}
+		}
 		return w, wantTensorFile(output, "the results of "+w.single)
 	}
 	if len(q.components) > 0 {
@@ -90,7 +110,7 @@ func (q *parts) plan(p *precast.Pipeline, req *precast.Request, output string) (
 	if w.has(precast.StageEncode) && len(req.Prompt) == 0 {
 		return nil, userError("prompt: none given; give --prompt TEXT")
 	}
-	if !w.has(precast.StageEncode) && len(req.Prompt)+len(req.NegativePrompt)+len(req.Prompt2)+len(req.Prompt3) > 0 {
+	if !w.has(precast.StageEncode) && hasTexts(req) {
 		return nil, userError("prompt: given, but no text encoder runs (%v); leave it out", q.reason())
 	}
 	switch {
@@ -115,6 +135,11 @@ func (q *parts) plan(p *precast.Pipeline, req *precast.Request, output string) (
 		return nil, userError("save-prompt-embeds: no text encoder runs (%s), so there is nothing to save", q.reason())
 	}
 	return w, nil
+}
+
+// hasTexts says that a request has a text for some encoder.
+func hasTexts(r *precast.Request) bool {
+	return len(r.Prompt)+len(r.Prompt2)+len(r.Prompt3)+len(r.NegativePrompt)+len(r.NegativePrompt2)+len(r.NegativePrompt3) > 0
 }
 
 func (q *parts) reason() string {
@@ -154,7 +179,7 @@ func (q *parts) run(ctx context.Context, p *precast.Pipeline, req *precast.Reque
 	case w.single != "":
 		paths, err = q.single(ctx, p, req, w.single, output, stats)
 	case !w.has(precast.StageDenoise) && !w.has(precast.StageDecode):
-		if err := p.CheckOutputs(q.saveEmbeds, stats); err != nil {
+		if err := q.checkOutputs(p, q.saveEmbeds, stats); err != nil {
 			return nil, err
 		}
 		embeds, err = p.Encode(ctx, req)
@@ -177,6 +202,16 @@ func (q *parts) run(ctx context.Context, p *precast.Pipeline, req *precast.Reque
 	return paths, nil
 }
 
+// checkOutputs refuses outputs that would destroy what is read.
+func (q *parts) checkOutputs(p *precast.Pipeline, paths ...string) error {
+	for _, r := range q.reads {
+		if err := precast.CheckApart("--"+r.flag, r.path, paths...); err != nil {
+			return err
+		}
+	}
+	return p.CheckOutputs(paths...)
+}
+
 // pictures opens the files, has the pictures made, and writes them.
 func (q *parts) pictures(p *precast.Pipeline, req *precast.Request, output, stats string, generate func() (*precast.Result, error)) ([]string, error) {
 	s, err := p.SizesFor(req)
@@ -184,7 +219,7 @@ func (q *parts) pictures(p *precast.Pipeline, req *precast.Request, output, stat
 		return nil, err
 	}
 	o := precast.OutputOptions{Count: s.Batch, Frames: s.Frames, FPS: q.fps}
-	if err := p.CheckOutputs(append(precast.OutputPaths(output, o), q.saveEmbeds, stats)...); err != nil {
+	if err := q.checkOutputs(p, append(precast.OutputPaths(output, o), q.saveEmbeds, stats)...); err != nil {
 		return nil, err
 	}
 	out, err := precast.OpenOutput(output, o)
@@ -227,7 +262,7 @@ func (q *parts) decode(ctx context.Context, p *precast.Pipeline, req *precast.Re
 }
 
 func (q *parts) denoise(ctx context.Context, p *precast.Pipeline, req *precast.Request, output, stats string) ([]string, error) {
-	if err := p.CheckOutputs(output, q.saveEmbeds, stats); err != nil {
+	if err := q.checkOutputs(p, output, q.saveEmbeds, stats); err != nil {
 		return nil, err
 	}
 	file, err := openResult("output", output)
@@ -243,7 +278,7 @@ func (q *parts) denoise(ctx context.Context, p *precast.Pipeline, req *precast.R
 }
 
 func (q *parts) single(ctx context.Context, p *precast.Pipeline, req *precast.Request, name, output, stats string) ([]string, error) {
-	if err := p.CheckOutputs(output, stats); err != nil {
+	if err := q.checkOutputs(p, output, stats); err != nil {
 		return nil, err
 	}
 	inputs, err := precast.ReadTensors(q.inputs)

@@ -141,6 +141,9 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		}
 		part.fps = *fps
 		part.latents = fs.Lookup("latents").Value.String()
+		for _, flag := range []string{"inputs", "prompt-embeds", "latents", "step-noise", "image"} {
+			part.reads = append(part.reads, read{flag, fs.Lookup(flag).Value.String()})
+		}
 		if err := part.quick(&req, *output); err != nil {
 			return err
 		}

@@ -169,9 +169,13 @@ func (p *wanPipeline) Defaults(r *Request) error {
 	}
 	r.sequenceDefault(512, 0)
 	errs = append(errs, checkSequence(r.MaxSequenceLength, wanMaxSequence))
-	errs = append(errs, p.roundSizes(r), checkVideoTiling(p.vae, r))
+	if err := p.roundSizes(r); err != nil {
+		errs = append(errs, err)
+	} else {
+		errs = append(errs, p.checkSizes(p.Sizes(r)), checkLatents(r, p.dims(p.Sizes(r))...))
+	}
 	embeds := map[string][]int{"prompt_embeds": {r.MaxSequenceLength, p.t5.Model}}
-	if err := joinErrors(append(errs, r.check(), r.PromptEmbeds.check(p.kind(r), embeds), p.checkSizes(p.Sizes(r)), checkLatents(r, p.dims(p.Sizes(r))...))...); err != nil {
+	if err := joinErrors(append(errs, checkVideoTiling(p.vae, r), r.check(), r.PromptEmbeds.check(p.kind(r), embeds))...); err != nil {
 		return err
 	}
 	schedule, err := p.schedule(r)
