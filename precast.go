@@ -121,8 +121,8 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 // setUp makes the pipeline of the open checkpoint.
 func (p *Pipeline) setUp(options pipelines.Options, start time.Time) error {
 	for component := range options.DTypes {
-		if !p.ck.Has(component) {
-			return userErrorf("dtype: %q is none of this checkpoint's components; it has %s", component, strings.Join(p.ck.Components(), ", "))
+		if networks := p.ck.Networks(); !slices.Contains(networks, component) {
+			return userErrorf("dtype: %q is none of this checkpoint's components that compute; it has %s", component, strings.Join(networks, ", "))
 		}
 	}
 	var err error

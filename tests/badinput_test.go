@@ -425,7 +425,7 @@ var folderFaults = []badRow{
 	{name: "unknown component class", damage: fields("model_index.json", map[string]any{"unet": []any{"diffusers", "UNet3DConditionModel"}}), want: []string{"model_index.json", "UNet3DConditionModel", "UNet2DConditionModel"}},
 	{name: "unknown text encoder class", damage: fields("model_index.json", map[string]any{"text_encoder": []any{"transformers", "LlamaModel"}}), want: []string{"model_index.json", "LlamaModel", "CLIPTextModel"}},
 	{name: "unknown tokenizer class", damage: fields("model_index.json", map[string]any{"tokenizer": []any{"transformers", "BertTokenizer"}}), want: []string{"BertTokenizer", "CLIPTokenizer"}},
-	{name: "unknown scheduler class", damage: fields("model_index.json", map[string]any{"scheduler": []any{"diffusers", "VQDiffusionScheduler"}}), want: []string{"VQDiffusionScheduler", "PNDMScheduler", "EulerDiscreteScheduler"}},
+	{name: "unknown scheduler class", damage: fields("model_index.json", map[string]any{"scheduler": []any{"diffusers", "VQDiffusionScheduler"}}), want: []string{"model_index.json", "VQDiffusionScheduler", "PNDMScheduler", "EulerDiscreteScheduler", "--scheduler"}},
 	{name: "component is null", damage: fields("model_index.json", map[string]any{"unet": []any{nil, nil}}), want: []string{"model_index.json", "unet"}},
 	{name: "component is absent", damage: func(t *testing.T, dir string) {
 		removeKeys(t, filepath.Join(dir, "model_index.json"), "vae")

@@ -224,6 +224,14 @@ func (ck *Checkpoint) Index() *Config { return ck.index }
 // Components returns the names of the components that are there, sorted. Those given as null are not.
 func (ck *Checkpoint) Components() []string { return slices.Clone(ck.names) }
 
+// Networks lists the names of the components that have weights: neither schedulers nor tokenizers, feature extractors and the like.
+func (ck *Checkpoint) Networks() []string {
+	return slices.DeleteFunc(ck.Components(), func(name string) bool {
+		c := ck.components[name]
+		return c.isTokenizer() || c.configName() != "config.json"
+	})
+}
+
 // Has tells whether model_index.json lists the component with a class.
 func (ck *Checkpoint) Has(name string) bool { return ck.components[name] != nil }
 

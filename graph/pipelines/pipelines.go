@@ -258,6 +258,10 @@ func newScheduler(ck *checkpoint.Checkpoint, override string, adjust func(*check
 	if err != nil {
 		return nil, err
 	}
+	if known := scheduler.Known(); override == "" && !slices.Contains(known, comp.Class) {
+		return nil, fmt.Errorf("%s: component \"scheduler\" has class %q; wanted one of %s; --scheduler takes another in its place",
+			ck.Path("model_index.json"), comp.Class, strings.Join(known, ", "))
+	}
 	cfg, err := comp.Config()
 	if err != nil {
 		return nil, err

@@ -88,8 +88,8 @@ func planFields(t *testing.T, what, key, text string) bool {
 	}
 	s, err := New("", cfg)
 	if err != nil {
-		// Of the class the message has the name alone.
-		return refused(err, "scheduler class ")
+		// Of the class the message has the file and the name.
+		return refused(err, "scheduler_config.json: class ")
 	}
 	for _, steps := range []int{1, 4, 20} {
 		o := Options{Steps: steps}

@@ -22,7 +22,7 @@ func Parse(text string, base *checkpoint.Config) (*Scheduler, error) {
 	}
 	c, err := lookup(name)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("scheduler: %w", err)
 	}
 	keys, err := c.keys()
 	if err != nil {

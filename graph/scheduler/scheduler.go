@@ -182,7 +182,7 @@ func New(name string, cfg *checkpoint.Config) (*Scheduler, error) {
 	}
 	c, err := lookup(name)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", cfg.File(), err)
 	}
 	f := &fields{cfg: cfg}
 	r := c.read(f)
@@ -199,7 +199,7 @@ func lookup(name string) (*class, error) {
 			return &classes[i], nil
 		}
 	}
-	return nil, fmt.Errorf("scheduler class %q is not known; the known ones are %s", name, strings.Join(Known(), ", "))
+	return nil, fmt.Errorf("class %q is not known; the known ones are %s", name, strings.Join(Known(), ", "))
 }
 
 // tables are the timesteps and sigmas of one run.
