@@ -38,14 +38,18 @@ func (p *Pipeline) CheckOutputs(paths ...string) error {
 	return nil
 }
 
-// CheckApart refuses output paths that are the file, FILE or FILE.safetensors:TENSOR, that the argument names to be read. Empty paths are left out.
+// CheckApart refuses output paths that are the file, FILE or FILE.safetensors:TENSOR, that the argument names to be read, or are the folder that it
+// names or lie in it. Empty paths are left out.
 func CheckApart(argument, read string, outputs ...string) error {
 	read, _, _ = splitTensorSpec(read)
 	in, err := os.Stat(read)
-	if err != nil || !in.Mode().IsRegular() {
+	if err != nil || !in.IsDir() && !in.Mode().IsRegular() {
 		return nil // whoever reads it says what is wrong
 	}
 	for _, path := range outputs {
+		if in.IsDir() && path != "" && strings.HasPrefix(realPath(path)+string(filepath.Separator), realPath(read)+string(filepath.Separator)) {
+			return userErrorf("output %q lies in the folder %s that %s reads; write somewhere else", path, read, argument)
+		}
 		if out, err := os.Stat(path); err == nil && os.SameFile(in, out) {
 			return userErrorf("output %q is the file that %s reads; write somewhere else", path, argument)
 		}

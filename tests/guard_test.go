@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
@@ -26,6 +27,15 @@ func TestCheckOutputs(t *testing.T) {
 	} {
 		if err := p.CheckOutputs(paths...); precast.ExitCode(err) != 1 {
 			t.Errorf("%s: %v gives %v, wanted an error of the user", name, paths, err)
+		}
+	}
+	for _, cfg := range []precast.Config{{Backend: "go", NoCache: true, DumpDir: dir}, {Backend: "go", CacheDir: filepath.Join(dir, "unet", "cache")}} {
+		p, err := precast.Open(context.Background(), dir, cfg)
+		if precast.ExitCode(err) != 1 || !strings.Contains(err.Error(), "lies in the folder") {
+			t.Errorf("%+v: error %v", cfg, err)
+		}
+		if err == nil {
+			p.Close()
 		}
 	}
 	if err := p.CheckOutputs(filepath.Join(out, "a.png"), "", filepath.Join(out, "b.json")); err != nil {

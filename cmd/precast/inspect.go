@@ -81,6 +81,9 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 				return err
 			}
 			o.Config.ConfigOnly, o.Config.Revision = false, ""
+			if err := precast.CheckApart("inspect", path, *output); err != nil {
+				return err
+			}
 		}
 		x, err := precast.Inspect(path, o)
 		if err != nil {

@@ -113,6 +113,9 @@ func (q *parts) plan(p *precast.Pipeline, req *precast.Request, output string) (
 	if !w.has(precast.StageEncode) && hasTexts(req) {
 		return nil, userError("prompt: given, but no text encoder runs (%v); leave it out", q.reason())
 	}
+	if q.embeds != "" && !w.has(precast.StageDenoise) {
+		return nil, userError("prompt-embeds: given, but no denoiser is among the --components that would use them; leave it out")
+	}
 	switch {
 	case !w.has(precast.StageDenoise) && w.has(precast.StageDecode):
 		if q.latents == "" {

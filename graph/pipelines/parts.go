@@ -146,6 +146,9 @@ func checkStepNoise(r *Request, s *scheduler.Schedule, latents ...int) error {
 	if len(found.Dimensions) != len(latents)+1 || !slices.Equal(found.Dimensions[1:], latents) || found.DType != float32Type {
 		return fmt.Errorf("step_noise: found %s, wanted float32 with one leading axis and then %v", found, latents)
 	}
+	if draws == 0 {
+		r.warn("step_noise has no effect: this scheduler draws no noise between its steps")
+	}
 	if n := found.Dimensions[0]; n < draws {
 		return fmt.Errorf("step_noise: holds noise for %d steps, but the schedule draws it %d times", n, draws)
 	}

@@ -136,6 +136,7 @@ func TestRequestWarnings(t *testing.T) {
 		{"true CFG", dev, func(r *Request) { r.TrueCFGScale = ptr(4.0) }, "true_cfg_scale has no effect without negative_prompt"},
 		{"both", dev, func(r *Request) { r.TrueCFGScale, r.NegativePrompt = ptr(4.0), []string{""} }, ""},
 		{"negative", sd, func(r *Request) { r.NegativePrompt = []string{"x"} }, ""},
+		{"step noise", sd, func(r *Request) { r.StepNoise = &HostTensor{Shape: f32(1, 1, 4, 8, 12)} }, "step_noise has no effect: this scheduler draws no noise"},
 		{"low guidance", sd, func(r *Request) { r.NegativePrompt, r.GuidanceScale = []string{"x"}, ptr(1.0) }, "negative_prompt has no effect: guidance_scale is 1"},
 	} {
 		t.Run(tc.p.Class()+"/"+tc.name, func(t *testing.T) {
