@@ -15,6 +15,7 @@ import (
 	"precast/cache"
 	"precast/graph"
 	"precast/graph/checkpoint"
+	"precast/graph/cost"
 	"precast/graph/pipelines"
 	"precast/lower"
 	"precast/passes"
@@ -42,7 +43,23 @@ type InspectOptions struct {
 	Sizes Sizes
 	// Config has the options that shape a checkpoint's programs: dtype, regions, scheduler, variant, passes left out.
 	Config Config
+	// Cost asks for what the graph costs, where there is one: Inspection.Cost.
+	Cost *CostOptions
 }
+
+// CostOptions say which part of the tree of module paths is wanted.
+type CostOptions struct {
+	// Scope is the module at the top ("transformer_blocks.3"); empty is the whole program.
+	Scope string
+	// Depth is the number of levels below it; below 0 means all.
+	Depth int
+}
+
+// CostReport is what running a graph costs, and CostScope a module's part of it.
+type (
+	CostReport = cost.Report
+	CostScope  = cost.Scope
+)
 
 // Inspection is what Inspect found. One of the pointers is set, as Kind says, and Module where a graph was asked for.
 type Inspection struct {
@@ -56,6 +73,8 @@ type Inspection struct {
 	Parameters *pipelines.Params `json:"parameters,omitempty"`
 	// Graph counts what the module holds.
 	Graph *graph.ModuleStats `json:"graph,omitempty"`
+	// Cost is what one run of the module costs, its tree of scopes cut as CostOptions say.
+	Cost *CostReport `json:"cost,omitempty"`
 
 	// Module is the graph that was asked for, or that the file holds.
 	Module *graph.Module `json:"-"`
@@ -216,7 +235,40 @@ func Inspect(path string, o InspectOptions) (*Inspection, error) {
 		s := graph.Stats(x.Module)
 		x.Graph = &s
 	}
+	if o.Cost != nil {
+		if err := x.cost(*o.Cost); err != nil {
+			return nil, err
+		}
+	}
 	return x, nil
+}
+
+// cost counts what the module costs.
+func (x *Inspection) cost(o CostOptions) error {
+	if x.Module == nil {
+		return userErrorf("cost: %s is a %s; the cost is that of a graph, add --component NAME for a checkpoint's or an artifact's", x.Path, x.Kind)
+	}
+	x.Cost = cost.Analyze(x.Module)
+	top := x.Cost.Scopes.Find(o.Scope)
+	if top == nil {
+		near := o.Scope
+		for x.Cost.Scopes.Find(near) == nil {
+			near = near[:max(strings.LastIndexByte(near, '.'), 0)]
+		}
+		var names []string
+		for _, c := range x.Cost.Scopes.Find(near).Children {
+			names = append(names, c.Path)
+		}
+		if len(names) == 0 {
+			return userErrorf("scope: %q is no module of %s; %q has none below it", o.Scope, x.Program, near)
+		}
+		return userErrorf("scope: %q is no module of %s; wanted one such as %s", o.Scope, x.Program, strings.Join(names, ", "))
+	}
+	if o.Depth >= 0 {
+		top = top.Cut(o.Depth)
+	}
+	x.Cost.Scopes = top
+	return nil
 }
 
 // kindOf tells what a path is by its content.

@@ -18,8 +18,9 @@ import (
 // a row of their own. The direction is cmd -> root -> {graph/*, passes, lower, backends, cache} -> graph.
 var allowedImports = map[string][]string{
 	"cmd/precast":             {"."},
-	".":                       {"graph", "graph/trace", "graph/checkpoint", "graph/checkpoint/hub", "graph/lora", "graph/pipelines", "graph/pipelines/configs", "passes", "lower", "backends", "backends/pjrt", "backends/gobackend", "backends/plugin", "cache"},
+	".":                       {"graph", "graph/cost", "graph/trace", "graph/checkpoint", "graph/checkpoint/hub", "graph/lora", "graph/pipelines", "graph/pipelines/configs", "passes", "lower", "backends", "backends/pjrt", "backends/gobackend", "backends/plugin", "cache"},
 	"graph":                   {},
+	"graph/cost":              {"graph"},
 	"graph/trace":             {"graph"},
 	"graph/nn":                {"graph/trace"},
 	"graph/models":            {"graph", "graph/trace", "graph/nn", "graph/checkpoint"},

@@ -33,6 +33,9 @@ Shows what a file or folder holds; what it is shows from its content:
 ORG/NAME[@REVISION] is a model at the hub, of which configs alone are downloaded: what is not in the cache already is not described.
 --model-config NAME takes the configs of a published checkpoint, which precast has, in place of a folder.
 
+With --cost a graph's operations, bytes, weights and live activations are counted by module, --depth levels deep. Nothing is compiled or run: bytes are
+those of each operation by itself, and what is alive is an estimate of what a compiler makes of the graph (loops joined, memory used again).
+
 A graph is printed as text (which parses back), StableHLO, JSON, DOT for Graphviz, or one HTML page to read in a browser.`,
 	setup: setupInspect,
 }
@@ -44,6 +47,10 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	format := fs.StringP("format", "f", "", "`FORM` of the output: "+strings.Join(precast.GraphFormats, ", ")+" (default text); what isn't a graph is text or json")
 	output := fs.StringP("output", "o", "", "`FILE` to write instead of standard output")
 	figures := fs.Bool("stats", false, "print a graph's figures only: nodes by operation, functions, weights")
+	costs := fs.Bool("cost", false, "print what one run of a graph costs, by module: operations, bytes, weights, activations alive")
+	var cost precast.CostOptions
+	fs.IntVar(&cost.Depth, "depth", 1, "levels of modules that --cost shows")
+	fs.StringVar(&cost.Scope, "scope", "", "`MODULE` that --cost begins at, such as transformer_blocks.3 (default: all)")
 	fs.IntVar(&o.Sizes.Height, "height", 0, "height in pixels (default: the model's)")
 	fs.IntVar(&o.Sizes.Width, "width", 0, "width in pixels (default: the model's)")
 	fs.IntVar(&o.Sizes.Frames, "num-frames", 0, "frames of a video (default: Wan 81)")
@@ -63,6 +70,19 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		}
 		if *format != "" && !slices.Contains(precast.GraphFormats, *format) {
 			return userError("format: found %q, wanted one of %s", *format, strings.Join(precast.GraphFormats, ", "))
+		}
+		if *costs {
+			if o.Cost = &cost; *figures {
+				return userError("cost: --stats is something else; ask for one of the two")
+			}
+			if *format != "" && *format != "text" && *format != "json" {
+				return userError("format: found %q; --cost is written as text or json", *format)
+			}
+		} else if fs.Changed("depth") || fs.Changed("scope") {
+			return userError("depth, scope: these are of --cost")
+		}
+		if cost.Depth < 0 {
+			return userError("depth: found %d, wanted 0 or more", cost.Depth)
 		}
 		if err := atLeastOne(fs, "height", "width", "batch-size", "max-sequence-length", "num-frames"); err != nil {
 			return err
@@ -101,7 +121,9 @@ func (c *cli) printInspection(w io.Writer, x *precast.Inspection, format string,
 	switch {
 	case figures && x.Graph == nil:
 		return userError("stats: %s is a %s; --stats is for a graph, add --component NAME", x.Path, x.Kind)
-	case figures && format == "json", x.Graph == nil && format == "json":
+	case x.Cost != nil && format != "json":
+		return printCost(w, x)
+	case x.Cost != nil, figures && format == "json", x.Graph == nil && format == "json":
 		return x.WriteJSON(w)
 	case figures:
 		_, err := io.WriteString(w, x.Graph.String())
