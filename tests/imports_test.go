@@ -35,7 +35,7 @@ var allowedImports = map[string][]string{
 	"lower":                   {"graph"},
 	"backends":                {"lower"},
 	"backends/pjrt":           {"backends", "lower"},
-	"backends/gobackend":      {"backends", "lower", "graph"},
+	"backends/gobackend":      {"backends", "lower", "graph", "graph/cost"},
 	"backends/plugin":         {},
 	"backends/backendtest":    {"backends", "lower", "graph"},
 	"cache":                   {},

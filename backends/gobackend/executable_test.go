@@ -146,8 +146,8 @@ func TestMemoryStats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cost["flops"] != 4*1024 {
-		t.Errorf("found %v flops, wanted 4096", cost["flops"])
+	if cost["flops"] != 2*1024 || cost["transcendentals"] != 2*1024 {
+		t.Errorf("found %v, wanted 2048 flops and as many transcendentals", cost)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"precast/backends"
 	"precast/graph"
+	"precast/graph/cost"
 )
 
 // memoryOf counts the memory of one execution from the graph: results that nobody needs any more are freed at once, and a reshape
@@ -80,48 +81,8 @@ func peak(m *graph.Module, f *graph.Func, calls map[string]int64) int64 {
 	return most
 }
 
-// costOf estimates work from the graph: multiplications and additions of dot products and convolutions and one operation an element
-// elsewhere ("flops"), and the bytes of all operands and results ("bytes accessed").
+// costOf is the work that the graph shows: "flops", "transcendentals" and, of each op by itself, "bytes accessed".
 func costOf(m *graph.Module) map[string]float64 {
-	flops, bytes := cost(m, m.Entry())
-	return map[string]float64{"flops": flops, "bytes accessed": bytes}
-}
-
-func cost(m *graph.Module, f *graph.Func) (flops, bytes float64) {
-	for _, n := range f.Nodes {
-		if n.Op == graph.OpCall {
-			if g := m.Func(n.Attrs.String("callee")); g != nil {
-				a, b := cost(m, g)
-				flops, bytes = flops+a, bytes+b
-			}
-			continue
-		}
-		for _, r := range n.Regions { // once, whatever the number of turns
-			a, b := cost(m, r)
-			flops, bytes = flops+a, bytes+b
-		}
-		var elements float64
-		for _, v := range n.Operands {
-			bytes += float64(byteSize(v.Shape))
-		}
-		for _, v := range n.Results {
-			bytes += float64(byteSize(v.Shape))
-			elements += float64(v.Shape.Size())
-		}
-		switch n.Op {
-		case graph.OpDot:
-			k := 1.0
-			for _, d := range n.Attrs.Ints("lhs_contracting") {
-				k *= float64(n.Operands[0].Shape.Dimensions[d])
-			}
-			flops += 2 * k * elements
-		case graph.OpConv:
-			kernel := n.Operands[1].Shape
-			out := kernel.Dimensions[n.Attrs.Int("kernel_output_feature_dimension")]
-			flops += 2 * elements * float64(kernel.Size()) / float64(max(out, 1))
-		default:
-			flops += elements
-		}
-	}
-	return flops, bytes
+	c := cost.Analyze(m).Total
+	return map[string]float64{"flops": c.Flops, "transcendentals": c.Transcendentals, "bytes accessed": c.BytesRead + c.BytesWritten}
 }
