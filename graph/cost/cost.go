@@ -12,14 +12,16 @@
 // Activations are the values that the program computes, its results among them: not its weights, not its inputs, not its constants. They are
 // placed as a compiler such as XLA places them, in the order of the graph:
 //
-//   - a chain of elementwise and moving ops, each read once, is one loop and only what its last op gives takes memory; broadcasts, iotas
-//     and constants that loops alone read take none;
+//   - a chain of elementwise and moving ops, each read once, is one loop and only what its last op gives takes memory; so is a cheap op that is read
+//     by several loops and made of one large value; broadcasts, iotas and constants that loops alone read take none;
 //   - reshapes and barriers are their operand's memory;
-//   - an elementwise op, a while or a dynamic_update_slice writes in place where an operand of its result's size is dead afterwards;
+//   - an elementwise op, a while or a dynamic_update_slice writes in place where an operand of its result's size is dead afterwards
+//     (an elementwise op not through a reshape, nor over a dot that is no plain product of matrices, around which XLA makes reshapes);
 //   - a result takes the memory of a donated input of its size that is dead by then;
 //   - whatever nobody needs any more is free at once, and there are no gaps.
 //
-// A called function keeps its caller's operands alive until it returns. Order and fusion of a real compiler differ, so the peak is an estimate.
+// A called function keeps its caller's operands alive until it returns. Order and fusion of a real compiler differ, so the peak is an
+// estimate.
 package cost
 
 import (

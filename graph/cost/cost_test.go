@@ -171,9 +171,9 @@ func TestAttention(t *testing.T) {
 	if want := 4*scores*d + 2*scores + 2*(scores-scores/l); r.Total.Flops != want || r.Total.Transcendentals != scores {
 		t.Errorf("found %v and %v, wanted %v and %v", r.Total.Flops, r.Total.Transcendentals, want, scores)
 	}
-	// One matrix of scores, written over in place; the maxima or the sums beside it.
+	// The scores and their exponentials, since a dot of two batch dimensions isn't written over, and the maxima.
 	rows := int64(scores / l)
-	if want := 4 * (int64(scores) + rows); r.Temporaries != want || r.OutputBytes != 4*b*h*l*d {
+	if want := 4 * (2*int64(scores) + rows); r.Temporaries != want || r.OutputBytes != 4*b*h*l*d {
 		t.Errorf("found %d of temporaries and %d of results, wanted %d and %d", r.Temporaries, r.OutputBytes, want, 4*b*h*l*d)
 	}
 }
@@ -293,6 +293,28 @@ func TestLiveness(t *testing.T) {
 			%3 = reshape %2 : f32[16,16]
 			%4 = dot_general %3, %0` + product + `
 			return %4`, []int64{1024, 1024, 1024, 2048}, 2048, 1024, 1024, 0},
+		{"nor through a reshape", `%0 = input "x" : f32[16,16]
+			%1 = dot_general %0, %0` + product + `
+			%2 = reshape %1 : f32[256]
+			%3 = exponential %2 : f32[256]
+			%4 = reshape %3 : f32[16,16]
+			%5 = dot_general %4, %0` + product + `
+			return %5`, []int64{1024, 1024, 2048, 1024, 2048}, 2048, 2048, 1024, 0},
+		{"cheap and read twice", `%0 = input "x" : f32[16,16]
+			%1 = dot_general %0, %0` + product + `
+			%2 = multiply %1, %0 : f32[16,16]
+			%3 = exponential %2 : f32[16,16]
+			%4 = sine %2 : f32[16,16]
+			%5 = dot_general %3, %4` + product + `
+			return %5`, []int64{1024, 1024, 2048, 2048, 3072}, 3072, 2048, 1024, 0},
+		{"of two that would stay", `%0 = input "x" : f32[16,16]
+			%1 = dot_general %0, %0` + product + `
+			%2 = dot_general %0, %0` + product + `
+			%3 = multiply %1, %2 : f32[16,16]
+			%4 = exponential %3 : f32[16,16]
+			%5 = sine %3 : f32[16,16]
+			%6 = dot_general %4, %5` + product + `
+			return %6`, []int64{1024, 2048, 2048, 2048, 2048, 3072}, 3072, 2048, 1024, 0},
 		{"a donated input is a result's memory", `%0 = input "x" : f32[16,16] donated
 			%1 = negate %0 : f32[16,16]
 			return %1`, []int64{0}, 0, 0, 1024, 1024},

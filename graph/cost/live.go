@@ -91,8 +91,22 @@ func (p *placement) isFused(n *graph.Node) bool {
 		return false
 	}
 	loops, count := p.readers(n.Results[0], k == free)
-	p.fused[n] = loops && count > 0 && (k == free || count == 1)
+	p.fused[n] = loops && count > 0 && (k == free || count == 1 || p.again(n))
 	return p.fused[n]
+}
+
+// again reports whether each of several readers computes n by itself: it is cheap and keeps no more alive than its result would.
+func (p *placement) again(n *graph.Node) bool {
+	if r := rules[n.Op]; r.kind != elementwise || r.transcendentals != nil || n.Op == graph.OpDiv || n.Op == graph.OpRem {
+		return false
+	}
+	size, large := graph.ByteSize(n.Results[0].Shape), 0
+	for _, b := range p.from(n.Results[0]) {
+		if 2*b.size >= size {
+			large++
+		}
+	}
+	return large <= 1
 }
 
 // readers counts the nodes that read v, through reshapes, and says whether all are loops. A broadcast reads an element many times: only what costs
@@ -155,17 +169,17 @@ func (p *placement) from(v *graph.Value) []*buffer {
 }
 
 // sameIndex lists the buffers that v is read from element by element, so that v's reader may write over them.
+//
+// XLA does not look through reshapes within a loop. It makes them itself around a dot, which it computes as a product of matrices or a batch of such.
 func (p *placement) sameIndex(v *graph.Value) []*buffer {
+	n := v.Def
 	if b := p.buffers[v]; b != nil {
+		if n != nil && n.Op == graph.OpDot && !plainDot(n) {
+			return nil
+		}
 		return []*buffer{b}
 	}
-	n := v.Def
-	switch {
-	case n == nil:
-		return nil
-	case rules[n.Op].kind == alias:
-		return p.sameIndex(n.Operands[min(v.Index, len(n.Operands)-1)])
-	case rules[n.Op].kind != elementwise:
+	if n == nil || rules[n.Op].kind != elementwise {
 		return nil
 	}
 	var list []*buffer
@@ -173,6 +187,14 @@ func (p *placement) sameIndex(v *graph.Value) []*buffer {
 		list = append(list, p.sameIndex(o)...)
 	}
 	return list
+}
+
+// plainDot reports whether a dot is a product of two matrices, or of a batch of them along one dimension that both have first.
+func plainDot(n *graph.Node) bool {
+	batch := n.Attrs.Ints("lhs_batching")
+	contracting := len(n.Attrs.Ints("lhs_contracting"))
+	lhs, rhs := n.Operands[0].Shape.Rank(), n.Operands[1].Shape.Rank()
+	return len(batch) <= 1 && lhs-len(batch)-contracting == 1 && rhs-len(batch)-contracting == 1
 }
 
 // inPlace lists the buffers that result i of node n may be written over, if they are dead afterwards.
