@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"precast/backends/backendtest"
@@ -465,6 +466,24 @@ func TestScopes(t *testing.T) {
 	}
 	if cut := r.Scopes.Cut(1); len(cut.Children) != 2 || cut.Children[0].Children != nil || len(r.Scopes.Children[0].Children) != 2 {
 		t.Errorf("cut at depth 1: %+v", cut)
+	}
+}
+
+// TestDoublings: a chain of values that are each read twice is walked once.
+func TestDoublings(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`%0 = input "x" : f32[16,16]
+		%1 = dot_general %0, %0 {lhs_contracting = [1], rhs_contracting = [0]} : f32[16,16]
+`)
+	const length = 2000
+	for i := range length {
+		fmt.Fprintf(&b, "%%%d = add %%%d, %%%d : f32[16,16]\n", i+2, i+1, i+1)
+	}
+	fmt.Fprintf(&b, "return %%%d", length+1)
+	r := Analyze(backendtest.Parse(t, b.String()))
+	checkReport(t, r)
+	if want := float64(2*16*16*16 + length*16*16); r.Total.Flops != want || r.Peak.Bytes != 1024 {
+		t.Errorf("found %v flops, a peak of %d, wanted %v and 1024", r.Total.Flops, r.Peak.Bytes, want)
 	}
 }
 

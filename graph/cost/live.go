@@ -168,24 +168,32 @@ func (p *placement) from(v *graph.Value) []*buffer {
 	return list
 }
 
-// sameIndex lists the buffers that v is read from element by element, so that v's reader may write over them.
+// sameIndex lists the buffers that the values are read from element by element, so that their reader may write over them.
 //
 // XLA does not look through reshapes within a loop. It makes them itself around a dot, which it computes as a product of matrices or a batch of such.
-func (p *placement) sameIndex(v *graph.Value) []*buffer {
-	n := v.Def
-	if b := p.buffers[v]; b != nil {
-		if n != nil && n.Op == graph.OpDot && !plainDot(n) {
-			return nil
-		}
-		return []*buffer{b}
-	}
-	if n == nil || rules[n.Op].kind != elementwise {
-		return nil
-	}
+func (p *placement) sameIndex(values []*graph.Value) []*buffer {
 	var list []*buffer
-	for _, o := range n.Operands {
-		list = append(list, p.sameIndex(o)...)
+	seen := map[*graph.Value]bool{}
+	var visit func(values []*graph.Value)
+	visit = func(values []*graph.Value) {
+		for _, v := range values {
+			if seen[v] {
+				continue
+			}
+			seen[v] = true
+			n := v.Def
+			if b := p.buffers[v]; b != nil {
+				if n == nil || n.Op != graph.OpDot || plainDot(n) {
+					list = append(list, b)
+				}
+				continue
+			}
+			if n != nil && rules[n.Op].kind == elementwise {
+				visit(n.Operands)
+			}
+		}
 	}
+	visit(values)
 	return list
 }
 
@@ -201,11 +209,7 @@ func plainDot(n *graph.Node) bool {
 func (p *placement) inPlace(n *graph.Node, i int) []*buffer {
 	switch {
 	case rules[n.Op].kind == elementwise:
-		var list []*buffer
-		for _, v := range n.Operands {
-			list = append(list, p.sameIndex(v)...)
-		}
-		return list
+		return p.sameIndex(n.Operands)
 	case n.Op == graph.OpWhile:
 		return p.from(n.Operands[i])
 	case n.Op == graph.OpDynUpdSlice, n.Op == graph.OpScatter:
@@ -275,11 +279,12 @@ func (a *analysis) live(f *graph.Func, state bool) *memory {
 				continue
 			}
 			m.placed[i] += b.bytes
-			if over := slices.IndexFunc(p.inPlace(n, k), func(o *buffer) bool {
+			candidates := p.inPlace(n, k)
+			if over := slices.IndexFunc(candidates, func(o *buffer) bool {
 				_, gone := died[o]
 				return o.last == i && o.size == b.size && !gone && o.bytes > 0
 			}); over >= 0 {
-				o := p.inPlace(n, k)[over]
+				o := candidates[over]
 				died[o] = i - 1
 				free(o)
 			}
