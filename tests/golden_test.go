@@ -195,7 +195,9 @@ func long() bool { return os.Getenv("PRECAST_TEST_LONG") != "" }
 func variants(run string) [][2]string {
 	v := [][2]string{{"pjrt", "inline"}, {"go", "inline"}}
 	if run == "a" || long() {
-		v = append(v, [2]string{"pjrt", "split"}, [2]string{"go", "split"})
+		for _, r := range []string{"call", "scan", "split"} {
+			v = append(v, [2]string{"pjrt", r}, [2]string{"go", r})
+		}
 	}
 	return v
 }
