@@ -30,7 +30,8 @@ type Config struct {
 	// "bfloat16,vae=float32".
 	DType string
 	// Regions is "inline" (empty: a component is one program), "call" (one program in which each class of repeated blocks is a function), "scan" (one
-	// program in which blocks that follow one another are a loop over their weights, stacked) or "split" (each class is a program of its own). With
+	// program in which blocks that follow one another are a loop over their weights, stacked) or "split" (each class is a program of its own), or "auto" (split where the
+	// blocks are many, else call). With
 	// call, scan and split at least one component must have repeated blocks; those that have none are compiled inline.
 	Regions string
 	// Components are those that the caller chose by name, if any: regions other than inline and auto are an error where one of them has no repeated
@@ -133,7 +134,7 @@ func (c *Config) check() (pipelines.Options, error) {
 		later string
 	}{
 		{"backend", &c.Backend, []string{"auto", "pjrt", "go"}, ""},
-		{"regions", &c.Regions, []string{"inline", "call", "scan", "split"}, "auto is not built yet"},
+		{"regions", &c.Regions, []string{"inline", "call", "scan", "split", "auto"}, ""},
 		{"mode", &c.Mode, []string{"compiled"}, "eager is not built yet"},
 		{"offload", &c.Offload, []string{"none", "model"}, "block is not built yet"},
 	} {

@@ -632,7 +632,11 @@ func (e *engine) cut(p *pipelines.Program, m *graph.Module) (main, prep *lowered
 		e.stats.count(p.Name, "lower")
 	}()
 	main = &lowered{plan: passes.Whole(m)}
-	if e.cfg.Regions == "split" {
+	split := e.cfg.Regions == "split" || e.cfg.Regions == "auto" && passes.AutoSplits(m)
+	if e.cfg.Regions == "auto" {
+		e.cfg.Log.Debug("regions auto", "program", p.ID(), "split", split)
+	}
+	if split {
 		if main.plan, err = passes.Split(m); err != nil {
 			return nil, nil, &InternalError{Phase: "passes", Program: p.ID(), Dump: dumpForBug(m), Err: err}
 		}
