@@ -162,8 +162,11 @@ func (c *Config) check() (pipelines.Options, error) {
 	if err := passes.CheckDisabled(c.DisabledPasses); err != nil {
 		return dtype, &UserError{Err: err}
 	}
-	if pass := "outline-repeated-blocks"; c.Regions != "inline" && slices.Contains(c.DisabledPasses, pass) {
-		return dtype, userErrorf("regions: found %s, but the pass %s, which finds the regions, is left out; leave out --disable-pass %s, or take inline", c.Regions, pass, pass)
+	for _, pass := range []string{"outline-repeated-blocks", "scan-repeated-calls"} {
+		needed := c.Regions == "scan" || c.Regions != "inline" && pass == "outline-repeated-blocks"
+		if needed && slices.Contains(c.DisabledPasses, pass) {
+			return dtype, userErrorf("regions: found %s, but the pass %s, which makes the regions, is left out; leave out --disable-pass %s, or take --regions inline", c.Regions, pass, pass)
+		}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
