@@ -108,6 +108,11 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 			}
 			report.Programs = append(report.Programs, *r)
 		}
+		if i := slices.Index(passes.Names(), "outline-repeated-blocks"); o.CompileTo == "passes" || o.CompileTo == "stablehlo" || slices.Contains(passes.Names()[i:], o.CompileTo) {
+			if err := p.checkRegions(programs, p.named(o)); err != nil {
+				return nil, err
+			}
+		}
 		report.Components = counts.report()
 		return report, nil
 	}
@@ -124,6 +129,9 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 		if err := e.checkWeights(p.on(e, programs)); err != nil {
 			return nil, err
 		}
+	}
+	if err := p.checkRegions(programs, p.named(o)); err != nil {
+		return nil, err
 	}
 	for i, q := range programs {
 		if o.Progress != nil {
@@ -230,6 +238,11 @@ func (p *Pipeline) programsFor(o CompileOptions) ([]Sizes, []*pipelines.Program,
 	return shapes, programs, nil
 }
 
+// named lists the components that the caller named.
+func (p *Pipeline) named(o CompileOptions) []string {
+	return append(slices.Clone(p.cfg.Components), o.Components...)
+}
+
 // compileTo traces a program and goes as far as the phase, without weights or a backend. It counts the weights.
 func (p *Pipeline) compileTo(q *pipelines.Program, phase string, counts parameters) (*ProgramReport, error) {
 	start := time.Now()
@@ -246,6 +259,7 @@ func (p *Pipeline) compileTo(q *pipelines.Program, phase string, counts paramete
 	if err != nil {
 		return nil, err
 	}
+	e.repeats[q.ID()] = passes.HasRepeats(m)
 	r := &ProgramReport{Name: q.Name, Spec: q.Spec}
 	if phase == "stablehlo" {
 		main, prep, err := e.cut(q, m)
@@ -275,14 +289,9 @@ func (p *Pipeline) compileTo(q *pipelines.Program, phase string, counts paramete
 }
 
 func describeModule(r *ProgramReport, m *graph.Module) {
-	calls := map[string]int{}
+	calls := passes.Repeats(m)
 	for _, f := range m.Funcs {
 		r.Nodes += len(f.Nodes)
-		for _, n := range f.Nodes {
-			if n.Op == graph.OpCall {
-				calls[n.Attrs.String("callee")]++
-			}
-		}
 	}
 	r.Weights = 0
 	for _, q := range m.Entry().Params {

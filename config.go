@@ -3,6 +3,7 @@ package precast
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/gomlx/compute/dtypes"
@@ -28,8 +29,14 @@ type Config struct {
 	// DType is the dtype that the networks compute in: "float32" (empty), "bfloat16" or "float16"; components that differ follow, as in
 	// "bfloat16,vae=float32".
 	DType string
-	// Regions is "inline" (empty: a component is one program) or "split" (each class of repeated blocks is a program of its own).
+	// Regions is "inline" (empty: a component is one program), "call" (one program in which each class of repeated blocks is a function), "scan" (one
+	// program in which blocks that follow one another are a loop over their weights, stacked) or "split" (each class is a program of its own), or "auto" (split where the
+	// blocks are many, else call). With
+	// call, scan and split at least one component must have repeated blocks; those that have none are compiled inline.
 	Regions string
+	// Components are those that the caller chose by name, if any: regions other than inline and auto are an error where one of them has no repeated
+	// blocks.
+	Components []string
 	// Mode is "compiled" (empty), the only one.
 	Mode string
 	// Offload is "none" (empty) or "model" (a component's weights leave the device when the next one is needed).
@@ -127,7 +134,7 @@ func (c *Config) check() (pipelines.Options, error) {
 		later string
 	}{
 		{"backend", &c.Backend, []string{"auto", "pjrt", "go"}, ""},
-		{"regions", &c.Regions, []string{"inline", "split"}, "call, scan and auto are not built yet"},
+		{"regions", &c.Regions, []string{"inline", "call", "scan", "split", "auto"}, ""},
 		{"mode", &c.Mode, []string{"compiled"}, "eager is not built yet"},
 		{"offload", &c.Offload, []string{"none", "model"}, "block is not built yet"},
 	} {
@@ -154,6 +161,12 @@ func (c *Config) check() (pipelines.Options, error) {
 	}
 	if err := passes.CheckDisabled(c.DisabledPasses); err != nil {
 		return dtype, &UserError{Err: err}
+	}
+	for _, pass := range []string{"outline-repeated-blocks", "scan-repeated-calls"} {
+		needed := c.Regions == "scan" || c.Regions != "inline" && pass == "outline-repeated-blocks"
+		if needed && slices.Contains(c.DisabledPasses, pass) {
+			return dtype, userErrorf("regions: found %s, but the pass %s, which makes the regions, is left out; leave out --disable-pass %s, or take --regions inline", c.Regions, pass, pass)
+		}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -135,7 +135,9 @@ type engine struct {
 	mu       sync.Mutex
 	programs map[string]*program
 	// traced holds modules by program ID, between the check of the weights that they read and their compile.
-	traced  map[string]*graph.Module
+	traced map[string]*graph.Module
+	// repeats says of programs by ID whether they have repeated blocks; checkWeights finds out.
+	repeats map[string]bool
 	weights *weightStore
 	live    map[*tensor]bool
 }
@@ -174,9 +176,11 @@ type manifest struct {
 	ID        string `json:"id"`
 	Component string `json:"component,omitempty"`
 	// Config is the digest of the component's config file that the program was made from.
-	Config string    `json:"config,omitempty"`
-	Main   planFile  `json:"main"`
-	Prep   *planFile `json:"prepare,omitempty"`
+	Config string `json:"config,omitempty"`
+	// Repeats says that the program was found to have repeated blocks, under regions that ask for them.
+	Repeats bool      `json:"repeats,omitempty"`
+	Main    planFile  `json:"main"`
+	Prep    *planFile `json:"prepare,omitempty"`
 	// Graph is the module after the passes, in the artifact: what a recompile starts from.
 	Graph string `json:"graph,omitempty"`
 }
@@ -257,7 +261,7 @@ func (e *engine) compileOptions(p *lower.Program) backends.CompileOptions {
 
 func (e *engine) pipeline(after func(int, string, *graph.Module, time.Duration) error) *passes.Pipeline {
 	o := passes.DefaultOptions()
-	o.Outline = e.cfg.Regions != "inline"
+	o.Outline, o.Scan = e.cfg.Regions != "inline", e.cfg.Regions == "scan"
 	return &passes.Pipeline{Options: o, Disabled: e.cfg.DisabledPasses, Check: e.cfg.CheckPasses, After: after}
 }
 
@@ -346,6 +350,7 @@ func (e *engine) checkWeights(programs []*pipelines.Program) error {
 			return err
 		}
 		if m != nil {
+			e.repeats[p.ID()] = m.Repeats
 			err = e.weights.check(p, m)
 		} else if !e.cfg.CacheOnly {
 			module, terr := e.trace(p)
@@ -353,6 +358,7 @@ func (e *engine) checkWeights(programs []*pipelines.Program) error {
 				return terr
 			}
 			e.traced[p.ID()] = module
+			e.repeats[p.ID()] = passes.HasRepeats(module)
 			err = e.weights.match(p, moduleWeights(module))
 		}
 		var user *UserError
@@ -626,7 +632,11 @@ func (e *engine) cut(p *pipelines.Program, m *graph.Module) (main, prep *lowered
 		e.stats.count(p.Name, "lower")
 	}()
 	main = &lowered{plan: passes.Whole(m)}
-	if e.cfg.Regions == "split" {
+	split := e.cfg.Regions == "split" || e.cfg.Regions == "auto" && passes.AutoSplits(m)
+	if e.cfg.Regions == "auto" {
+		e.cfg.Log.Debug("regions auto", "program", p.ID(), "split", split)
+	}
+	if split {
 		if main.plan, err = passes.Split(m); err != nil {
 			return nil, nil, &InternalError{Phase: "passes", Program: p.ID(), Dump: dumpForBug(m), Err: err}
 		}
@@ -662,7 +672,7 @@ func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Mod
 	if err := d.stablehlo(main, prep); err != nil {
 		return nil, err
 	}
-	made := &program{module: m, manifest: &manifest{ID: p.ID(), Component: p.Component}}
+	made := &program{module: m, manifest: &manifest{ID: p.ID(), Component: p.Component, Repeats: passes.HasRepeats(m)}}
 	if p.Component != "" {
 		if made.manifest.Config, err = e.source.configDigest(p.Component); err != nil {
 			return nil, err

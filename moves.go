@@ -7,11 +7,13 @@ import (
 	"precast/graph"
 )
 
-// move says that a prepared weight is a stored one with its elements in another order: the stored tensor seen as Dims, its axes permuted. The
-// loader does that while it copies the weight, which saves a compile and a second pass over the memory.
+// move says that a prepared weight is a stored one with its elements in another order: the stored tensor seen as Dims, its axes permuted; or
+// several such, one behind another. The loader does that while it copies the weight, which saves a compile and a second pass over the memory.
 type move struct {
 	// Arg is the position of the weight in the step's arguments.
-	Arg         int   `json:"arg"`
+	Arg int `json:"arg"`
+	// Stacked are the positions of the weights that follow it in the result, each moved in the same way.
+	Stacked     []int `json:"stacked,omitempty"`
 	Dims        []int `json:"dims"`
 	Permutation []int `json:"permutation"`
 	// DType and Shape are those of the result.
@@ -36,8 +38,37 @@ func movesOf(m *graph.Module) []move {
 	return list
 }
 
-// moveOf follows a value back over reshapes and at most one transpose to a parameter.
+// moveOf describes a value that is moved.
 func moveOf(v *graph.Value) (move, bool) {
+	n := v.Def
+	if n == nil || n.Op != graph.OpConcat || n.Attrs.Int("dimension") != 0 {
+		mv, ok := straightMoveOf(v)
+		return mv, ok && mv.Permutation != nil
+	}
+	var all move
+	for i, o := range n.Operands {
+		mv, ok := straightMoveOf(o)
+		if !ok {
+			return move{}, false
+		}
+		if mv.Permutation == nil { // as it is stored
+			mv.Dims, mv.Permutation = []int{mv.result().Size()}, []int{0}
+		}
+		switch {
+		case i == 0:
+			all = mv
+		case !slices.Equal(mv.Dims, all.Dims) || !slices.Equal(mv.Permutation, all.Permutation):
+			return move{}, false
+		default:
+			all.Stacked = append(all.Stacked, mv.Arg)
+		}
+	}
+	all.Shape = slices.Clone(v.Shape.Dimensions)
+	return all, true
+}
+
+// straightMoveOf follows a value back over reshapes and at most one transpose to a parameter; without a transpose the permutation is nil.
+func straightMoveOf(v *graph.Value) (move, bool) {
 	mv := move{DType: graph.DTypeName(v.Shape.DType), Shape: slices.Clone(v.Shape.Dimensions)}
 	switch v.Shape.DType.Size() {
 	case 1, 2, 4, 8:
@@ -56,12 +87,15 @@ func moveOf(v *graph.Value) (move, bool) {
 		}
 		v = n.Operands[0]
 	}
-	if v.Param == nil || mv.Permutation == nil {
+	if v.Param == nil {
 		return move{}, false
 	}
 	mv.Arg = v.Index
 	return mv, true
 }
+
+// args are the positions of the weights, in their order in the result.
+func (mv *move) args() []int { return append([]int{mv.Arg}, mv.Stacked...) }
 
 // result is the shape of the prepared weight; check has made sure that there is one.
 func (mv *move) result() graph.Shape {
@@ -74,8 +108,10 @@ func (mv *move) result() graph.Shape {
 
 // check refuses a move that would read or write past its tensors: args are the parameters that its step reads.
 func (mv *move) check(args []slotFile) error {
-	if mv.Arg < 0 || mv.Arg >= len(args) {
-		return fmt.Errorf("it reads argument %d of %d", mv.Arg, len(args))
+	for _, a := range mv.args() {
+		if a < 0 || a >= len(args) {
+			return fmt.Errorf("it reads argument %d of %d", a, len(args))
+		}
 	}
 	if len(mv.Dims) != len(mv.Permutation) {
 		return fmt.Errorf("permutation %v of %d axes", mv.Permutation, len(mv.Dims))
@@ -86,16 +122,7 @@ func (mv *move) check(args []slotFile) error {
 			return fmt.Errorf("%v is no permutation", mv.Permutation)
 		}
 	}
-	arg := args[mv.Arg]
-	shape, err := slotFile{Name: arg.Name, DType: mv.DType, Dims: mv.Shape}.shape()
-	if err != nil {
-		return err
-	}
-	stored, err := arg.shape()
-	if err != nil {
-		return err
-	}
-	seen, err := slotFile{Name: arg.Name, DType: mv.DType, Dims: mv.Dims}.shape()
+	shape, err := slotFile{Name: args[mv.Arg].Name, DType: mv.DType, Dims: mv.Shape}.shape()
 	if err != nil {
 		return err
 	}
@@ -104,8 +131,19 @@ func (mv *move) check(args []slotFile) error {
 	default:
 		return fmt.Errorf("it moves elements of %s", mv.DType)
 	}
-	if mv.DType != arg.DType || stored.Size() != shape.Size() || seen.Size() != shape.Size() {
-		return fmt.Errorf("it makes %s%v of %s%v", mv.DType, mv.Shape, arg.DType, arg.Dims)
+	for _, a := range mv.args() {
+		arg := args[a]
+		stored, err := arg.shape()
+		if err != nil {
+			return err
+		}
+		seen, err := slotFile{Name: arg.Name, DType: mv.DType, Dims: mv.Dims}.shape()
+		if err != nil {
+			return err
+		}
+		if n := len(mv.args()); mv.DType != arg.DType || stored.Size() != seen.Size() || shape.Size()%n != 0 || seen.Size() != shape.Size()/n {
+			return fmt.Errorf("it makes %s%v of %s%v, %d in all", mv.DType, mv.Shape, arg.DType, arg.Dims, n)
+		}
 	}
 	return nil
 }

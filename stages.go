@@ -129,6 +129,9 @@ func (p *Pipeline) stages(ctx context.Context, req *Request, stages []Stage, wor
 			return err
 		}
 	}
+	if err := p.checkRegions(programs, p.cfg.Components); err != nil {
+		return err
+	}
 	if err := p.checkMemory(req, stages); err != nil {
 		return err
 	}
@@ -281,6 +284,19 @@ func (p *Pipeline) RunComponent(ctx context.Context, name string, s Sizes, input
 	}
 	if len(problems) > 0 {
 		return nil, asUser(errors.Join(problems...))
+	}
+	alone := []*pipelines.Program{q.prog}
+	if err := p.checkWeightFiles(alone); err != nil {
+		return nil, err
+	}
+	if err := p.connect(); err != nil {
+		return nil, err
+	}
+	if err := p.engineOf(q.prog).checkWeights(alone); err != nil {
+		return nil, err
+	}
+	if err := p.checkRegions(alone, []string{name}); err != nil {
+		return nil, err
 	}
 	return q.Run(ctx, converted)
 }

@@ -427,7 +427,7 @@ func (w *weightStore) execute(ctx context.Context, p *pipelines.Program, exe bac
 	return made, nil
 }
 
-// move makes prepared weights that are stored ones in another order, in one pass from the file to the memory that the device uses.
+// move makes prepared weights that are stored ones in another order, or stacked, in one pass from the file to the memory that the device uses.
 func (w *weightStore) move(ctx context.Context, component string, moves []move, stored []slotFile, s passes.Step, ids map[int]weightID) error {
 	var size int64
 	for i, r := range s.Results {
@@ -449,10 +449,14 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 		}
 		mv := &moves[i]
 		shape := mv.result()
-		t := w.matched[component+"/"+stored[mv.Arg].Name]
 		dst := a.take(graph.ByteSize(shape))
-		if err := w.permute(component, t, dst, shape.DType, mv); err != nil {
-			return err
+		args := mv.args()
+		each := len(dst) / len(args)
+		for k, arg := range args {
+			t := w.matched[component+"/"+stored[arg].Name]
+			if err := w.permute(component, t, dst[k*each:(k+1)*each], shape.DType, mv); err != nil {
+				return err
+			}
 		}
 		w.e.stats.bytes("weights", graph.ByteSize(shape))
 		buf, err := w.buffer(component, dst, shape, a)
@@ -466,6 +470,9 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 
 // permute is read with the elements in the order of the move.
 func (w *weightStore) permute(component string, t checkpoint.Tensor, dst []byte, dtype graph.DType, mv *move) error {
+	if len(mv.Permutation) == 1 {
+		return w.read(component, t, dst, dtype) // in the order in which it is stored
+	}
 	if t.DType == dtype && !w.e.source.loras.Touches(component, t.Key) {
 		// The bytes are read once.
 		defer t.Release()

@@ -50,6 +50,8 @@ func readCase(t *testing.T, path string) (a *txtar.Archive, before, after string
 			o.MaxConstant = number
 		case ok && key == "outline" && value == "off":
 			o.Outline = false
+		case ok && key == "scan" && value == "on":
+			o.Scan = true
 		case strings.TrimSpace(line) != "":
 			said = true
 		}

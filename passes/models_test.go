@@ -233,6 +233,46 @@ func TestRealSize(t *testing.T) {
 		if want := map[string]int{"transformer_blocks": 19, "single_transformer_blocks": 38}; !maps.Equal(calls, want) {
 			t.Errorf("scopes %v: found the calls %v, wanted %v", scopes, calls, want)
 		}
+		if !passes.AutoSplits(m) {
+			t.Errorf("scopes %v: auto leaves 57 blocks in one program", scopes)
+		}
+		o := passes.DefaultOptions()
+		o.Scan = true
+		if err := passByName(t, "scan-repeated-calls").Run(m, &o); err != nil {
+			t.Fatal(err)
+		}
+		if err := graph.Verify(m); err != nil {
+			t.Fatal(err)
+		}
+		loops := 0
+		for _, n := range m.Entry().Nodes {
+			switch n.Op {
+			case graph.OpWhile:
+				loops++
+			case graph.OpCall:
+				t.Errorf("scopes %v: a call of %s is outside of a loop", scopes, n.Attrs.String("callee"))
+			}
+		}
+		if got := passes.Repeats(m); loops != 2 || !maps.Equal(got, calls) {
+			t.Errorf("scopes %v: found %d loops that run %v, wanted 2 that run %v", scopes, loops, got, calls)
+		}
+	}
+}
+
+// TestAuto: a network of few blocks stays one program.
+func TestAuto(t *testing.T) {
+	for _, model := range models {
+		m := traced(t, model.name)
+		if err := pipeline().Run(m); err != nil {
+			t.Fatal(err)
+		}
+		most, saved := 0, 0
+		for name, n := range passes.Repeats(m) {
+			most, saved = max(most, n), saved+(n-1)*len(m.Func(name).Nodes)
+		}
+		if want := most >= 4 && saved >= 2000; passes.AutoSplits(m) != want {
+			t.Errorf("%s: most repeats %d, %d nodes saved: found %v, wanted %v", model.name, most, saved, !want, want)
+		}
 	}
 }
 

@@ -29,6 +29,8 @@ type Options struct {
 	MaxConstant int
 	// Outline turns the outlining of repeated blocks on ("inline" turns it off).
 	Outline bool
+	// Scan turns loops over runs of outlined functions on ("scan").
+	Scan bool
 	// MinBlock is the least number of nodes of a repeated block.
 	MinBlock int
 }
@@ -44,6 +46,7 @@ var List = []Pass{
 	{"dce", "removes what no result needs", dce},
 	{"hoist-weights", "moves work that depends on weights alone into the function prepare, which runs once at load", hoistWeights},
 	{"outline-repeated-blocks", "turns regions that are equal up to their weights into one private function each", outline},
+	{"scan-repeated-calls", "turns a run of calls of one outlined function into a loop over their stacked weights", scan},
 	{"late-dce", "removes what hoisting and outlining left unused", dce},
 }
 
@@ -55,6 +58,8 @@ var Order = []struct{ Before, After, Why string }{
 	{"cse", "hoist-weights", "a weight that is transposed twice is prepared once"},
 	{"dce", "hoist-weights", "nothing unused is prepared"},
 	{"hoist-weights", "outline-repeated-blocks", "what only one of the blocks computes from weights would make it differ from the others"},
+	{"outline-repeated-blocks", "scan-repeated-calls", "the calls are made there"},
+	{"scan-repeated-calls", "late-dce", "what only the calls in a loop read is unused"},
 	{"outline-repeated-blocks", "late-dce", "outlining leaves the instances' nodes behind"},
 }
 
@@ -113,7 +118,7 @@ func (p *Pipeline) Key() string {
 			names = append(names, pass.Name)
 		}
 	}
-	return fmt.Sprintf("%s max-constant=%d outline=%v min-block=%d", strings.Join(names, ","), p.Options.MaxConstant, p.Options.Outline, p.Options.MinBlock)
+	return fmt.Sprintf("%s max-constant=%d outline=%v scan=%v min-block=%d", strings.Join(names, ","), p.Options.MaxConstant, p.Options.Outline, p.Options.Scan, p.Options.MinBlock)
 }
 
 // CheckDisabled refuses a name that is not a pass.

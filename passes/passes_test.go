@@ -70,6 +70,7 @@ func TestKey(t *testing.T) {
 		pipeline("cse"),
 		{Options: passes.Options{MaxConstant: 1, Outline: true, MinBlock: 40}},
 		{Options: passes.Options{MaxConstant: 4096, MinBlock: 40}},
+		{Options: passes.Options{MaxConstant: 4096, Outline: true, Scan: true, MinBlock: 40}},
 		{Options: passes.Options{MaxConstant: 4096, Outline: true, MinBlock: 41}},
 	} {
 		if keys[p.Key()] {

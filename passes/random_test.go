@@ -179,7 +179,7 @@ func checkPipeline(t *testing.T, seed uint64) {
 		t.Fatalf("seed %d: %v\n%s", seed, err, original)
 	}
 	m := graph.Clone(original)
-	p := &passes.Pipeline{Options: passes.Options{MaxConstant: 16, Outline: true, MinBlock: 3}, Check: true}
+	p := &passes.Pipeline{Options: passes.Options{MaxConstant: 16, Outline: true, Scan: seed%2 == 1, MinBlock: 3}, Check: true}
 	if err := p.Run(m); err != nil {
 		t.Fatalf("seed %d: %v\n%s", seed, err, original)
 	}

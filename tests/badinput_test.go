@@ -530,7 +530,9 @@ var argumentFaults = []badRow{
 
 	{name: "nothing cached", args: []string{"--cache-only"}, code: 3, want: []string{"--cache-only forbids", "key", "is missing"}},
 	{name: "dtype unknown", args: []string{"--dtype", "float8"}, want: []string{`dtype: found "float8", wanted float32, bfloat16 or float16`}},
-	{name: "regions unknown", args: []string{"--regions", "some"}, want: []string{`regions: found "some"`, "inline", "split"}},
+	{name: "regions unknown", args: []string{"--regions", "some"}, want: []string{`regions: found "some", wanted inline or call or scan or split or auto`}},
+	{name: "loops without their pass", args: []string{"--regions", "scan", "--disable-pass", "scan-repeated-calls"}, want: []string{"regions: found scan", "scan-repeated-calls", "inline"}},
+	{name: "regions without their pass", args: []string{"--regions", "auto", "--disable-pass", "outline-repeated-blocks"}, want: []string{"regions: found auto", "outline-repeated-blocks", "inline"}},
 	{name: "backend unknown", args: []string{"--backend", "gpu"}, want: []string{`backend: found "gpu"`, "pjrt", "go"}},
 	{name: "threads negative", args: []string{"--threads=-2"}, want: []string{"threads: found -2"}},
 	{name: "pass unknown", args: []string{"--disable-pass", "magic"}, want: []string{`"magic"`, "canonicalize"}},

@@ -190,12 +190,14 @@ func schedulerOverride(r *goldenRun) string {
 // long reports whether everything is tested, which takes minutes: `make check-long` sets the variable.
 func long() bool { return os.Getenv("PRECAST_TEST_LONG") != "" }
 
-// variants are the ways in which run is computed: on which backend, with which regions. Every run is computed by both backends; regions cut
-// into programs of their own take the run "a", which uses every component, and all of them when there is time.
+// variants are the ways in which run is computed: on which backend, with which regions. Every run is computed by both backends; regions other
+// than inline take the run "a", which uses every component, and all of them when there is time.
 func variants(run string) [][2]string {
 	v := [][2]string{{"pjrt", "inline"}, {"go", "inline"}}
 	if run == "a" || long() {
-		v = append(v, [2]string{"pjrt", "split"}, [2]string{"go", "split"})
+		for _, r := range []string{"call", "scan", "split"} {
+			v = append(v, [2]string{"pjrt", r}, [2]string{"go", r})
+		}
 	}
 	return v
 }

@@ -127,7 +127,7 @@ func compareLatents(t *testing.T, file *checkpoint.File, golden string, list []p
 	t.Logf("%s: %.1e of the largest value", golden, worst/largest)
 }
 
-// TestLoRAGoldens compares runs with LoRAs, in every spelling that files come in, with diffusers' fused pipelines.
+// TestLoRAGoldens compares runs with LoRAs, in every spelling that files come in, with diffusers' fused pipelines; stacked weights have them, too.
 func TestLoRAGoldens(t *testing.T) {
 	file, err := checkpoint.OpenFile(filepath.Join(loraDir, "golden.safetensors"))
 	if err != nil {
@@ -137,10 +137,11 @@ func TestLoRAGoldens(t *testing.T) {
 	runs, cacheDir := loraRuns(t), t.TempDir()
 	for _, name := range slices.Sorted(maps.Keys(runs)) {
 		r := runs[name]
-		for _, backend := range []string{"pjrt", "go"} {
-			t.Run(name+"/"+backend, func(t *testing.T) {
+		for _, v := range [][2]string{{"pjrt", "inline"}, {"go", "inline"}, {"go", "scan"}} {
+			backend, regions := v[0], v[1]
+			t.Run(name+"/"+backend+"/"+regions, func(t *testing.T) {
 				needBackend(t, backend)
-				p := openPipeline(t, r.model(t), precast.Config{Backend: backend, CacheDir: cacheDir, Variant: r.Variant, LoRAs: r.specs()})
+				p := openPipeline(t, r.model(t), precast.Config{Backend: backend, Regions: regions, CacheDir: cacheDir, Variant: r.Variant, LoRAs: r.specs()})
 				seen, out := latentsWith(t, p, r.request())
 				compareLatents(t, file, name+"/step_latents", seen)
 				want, ok := file.Tensor(name + "/image_u8")

@@ -152,7 +152,7 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 			return err
 		}
 		defer statsFile.abort()
-		cfg.Log, cfg.Download = c.logger(), c.download()
+		cfg.Log, cfg.Download, cfg.Components = c.logger(), c.download(), part.components
 		p, err := precast.Open(ctx, args[0], cfg)
 		if err != nil {
 			return err

@@ -76,7 +76,7 @@ func run() error {
 	flag.StringVar(&cfg.DType, "dtype", "float32", "dtype to compute in")
 	flag.IntVar(&cfg.Threads, "threads", 2, "threads of the backend")
 	flag.StringVar(&cfg.Plugin, "plugin", "", "PJRT plugin, by name or path")
-	flag.StringVar(&cfg.Regions, "regions", "inline", "inline or split")
+	flag.StringVar(&cfg.Regions, "regions", "inline", "inline, call, scan, split or auto")
 	flag.StringVar(&cfg.CacheDir, "cache", "", "folder of the cache")
 	flag.StringVar(&cfg.DumpDir, "dump-compilation-phases-to", "", "folder for every phase of what is compiled")
 	flag.Parse()
