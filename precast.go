@@ -130,6 +130,11 @@ func (p *Pipeline) setUp(options pipelines.Options, start time.Time) error {
 			return userErrorf("%s: %w", d.argument, err)
 		}
 	}
+	for component := range p.cfg.modes.own {
+		if !p.ck.Has(component) {
+			return userErrorf("mode: %q is none of this checkpoint's components; it has %s", component, strings.Join(p.ck.Components(), ", "))
+		}
+	}
 	var err error
 	if p.pipe, err = pipelines.New(p.ck, options); err != nil {
 		return asUser(err)
@@ -149,6 +154,7 @@ func (p *Pipeline) newEngine(cfg *Config, a *artifact) *engine {
 		programs: map[string]*program{}, traced: map[string]*graph.Module{}, live: map[*tensor]bool{},
 	}
 	e.weights = newWeightStore(e)
+	e.begin()
 	return e
 }
 
