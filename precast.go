@@ -120,8 +120,9 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 
 // setUp makes the pipeline of the open checkpoint.
 func (p *Pipeline) setUp(options pipelines.Options, start time.Time) error {
+	networks := p.ck.Networks()
 	for component := range options.DTypes {
-		if networks := p.ck.Networks(); !slices.Contains(networks, component) {
+		if !slices.Contains(networks, component) {
 			return userErrorf("dtype: %q is none of this checkpoint's components that compute; it has %s", component, strings.Join(networks, ", "))
 		}
 	}
@@ -131,8 +132,8 @@ func (p *Pipeline) setUp(options pipelines.Options, start time.Time) error {
 		}
 	}
 	for component := range p.cfg.modes.own {
-		if !p.ck.Has(component) {
-			return userErrorf("mode: %q is none of this checkpoint's components; it has %s", component, strings.Join(p.ck.Components(), ", "))
+		if !slices.Contains(networks, component) {
+			return userErrorf("mode: %q is none of this checkpoint's components that compute; it has %s", component, strings.Join(networks, ", "))
 		}
 	}
 	var err error
