@@ -350,9 +350,6 @@ func (p *Pipeline) checkScope(programs []*pipelines.Program) error {
 	if info, err := os.Stat(p.cfg.DumpValuesTo); err == nil && !info.IsDir() {
 		return userErrorf("dump-values-to: %q is a file, wanted a folder", p.cfg.DumpValuesTo)
 	}
-	if err := p.CheckOutputs(filepath.Join(p.cfg.DumpValuesTo, "values")); err != nil {
-		return userErrorf("dump-values-to: %w", err)
-	}
 	known := map[string]bool{}
 	for _, q := range programs {
 		e := p.engineOf(q)

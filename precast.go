@@ -126,7 +126,7 @@ func (p *Pipeline) setUp(options pipelines.Options, start time.Time) error {
 			return userErrorf("dtype: %q is none of this checkpoint's components that compute; it has %s", component, strings.Join(networks, ", "))
 		}
 	}
-	for _, d := range []struct{ argument, path string }{{"dump-compilation-phases-to", p.cfg.DumpDir}, {"cache-dir", p.cfg.CacheDir}} {
+	for _, d := range []struct{ argument, path string }{{"dump-compilation-phases-to", p.cfg.DumpDir}, {"dump-values-to", p.cfg.DumpValuesTo}, {"cache-dir", p.cfg.CacheDir}} {
 		if err := CheckApart("precast", p.ck.Dir(), d.path); err != nil {
 			return userErrorf("%s: %w", d.argument, err)
 		}
