@@ -95,6 +95,9 @@ func (a *artifact) apply(c *Config, given Config, want pipelines.Options) (pipel
 	if given.Regions != "" && given.Regions != a.file.Regions {
 		return want, userErrorf("regions: the artifact %s was compiled with --regions %s, not %s", a.path, a.file.Regions, given.Regions)
 	}
+	if c.modes.some(modeEager) {
+		return want, userErrorf("mode: the artifact %s holds compiled programs, and --mode %s wants single operations; run the checkpoint folder %s", a.path, given.Mode, a.checkpointDir(c))
+	}
 	c.Regions = a.file.Regions
 	if c.Scheduler == "" {
 		c.Scheduler = a.file.Scheduler
@@ -351,7 +354,7 @@ func (p *Pipeline) save(w *cache.BundleWriter, shapes []Sizes, programs []*pipel
 		return asUser(err)
 	}
 	file := artifactFile{
-		Pipeline: p.Class(), Checkpoint: dir, Headers: map[string]string{}, DType: dtypeFlag(p.options), Regions: p.cfg.Regions, Mode: p.cfg.Mode,
+		Pipeline: p.Class(), Checkpoint: dir, Headers: map[string]string{}, DType: dtypeFlag(p.options), Regions: p.cfg.Regions, Mode: modeCompiled,
 		Scheduler: p.cfg.Scheduler, Variant: p.cfg.Variant, Target: e.backend.identity, Shapes: shapes,
 	}
 	added := map[string]bool{}

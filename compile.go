@@ -83,6 +83,9 @@ func (p *Pipeline) Compile(ctx context.Context, o CompileOptions) (*CompileRepor
 	if o.Output != "" && len(p.cfg.LoRAs) > 0 {
 		return nil, userErrorf("lora: an artifact holds programs, which are the same with every LoRA, and no weights; leave it out here, and give it to the run of the artifact")
 	}
+	if o.Output != "" && p.cfg.modes.some(modeEager) {
+		return nil, userErrorf("mode: an artifact holds compiled programs, and --mode %s wants single operations; leave -o out to fill the cache with them", p.cfg.Mode)
+	}
 	var out *cache.BundleWriter
 	if o.Output != "" {
 		var err error

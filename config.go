@@ -37,8 +37,16 @@ type Config struct {
 	// Components are those that the caller chose by name, if any: regions other than inline and auto are an error where one of them has no repeated
 	// blocks.
 	Components []string
-	// Mode is "compiled" (empty), the only one.
+	// Mode is "compiled" (empty: a component is one program, or one a region) or "eager" (each operation is dispatched alone, in the order of the
+	// network's code, for debugging); components that differ follow, as in "compiled,unet=eager". Programs without a component take the first word.
 	Mode string
+	// CheckFinite reads each float result of what runs eagerly; the first operation that makes a NaN or an infinity ends the run with an
+	// *OperationNotFiniteError.
+	CheckFinite bool
+	// DumpValues chooses the results that are written to the folder DumpValuesTo, of what runs eagerly: [COMPONENT:]SCOPE, a module path, whose
+	// submodules count, or all of a component where nothing follows the colon. A file is one execution of a program:
+	// PROGRAM.stepNNN.CALL.safetensors in the denoising loop, else PROGRAM.NNN.safetensors; a tensor is SCOPE/NNN.OP, numbered within its scope.
+	DumpValues, DumpValuesTo string
 	// Offload is "none" (empty) or "model" (a component's weights leave the device when the next one is needed).
 	Offload string
 	// TensorParallelSize is 1 (or 0), the only size.
@@ -81,6 +89,8 @@ type Config struct {
 
 	// Log gets notes and warnings; nil discards them.
 	Log *slog.Logger
+
+	modes modes // of Mode, once it is checked
 }
 
 // parseDTypeFlag reads DTYPE[,COMPONENT=DTYPE...].
@@ -135,7 +145,6 @@ func (c *Config) check() (pipelines.Options, error) {
 	}{
 		{"backend", &c.Backend, []string{"auto", "pjrt", "go"}, ""},
 		{"regions", &c.Regions, []string{"inline", "call", "scan", "split", "auto"}, ""},
-		{"mode", &c.Mode, []string{"compiled"}, "eager is not built yet"},
 		{"offload", &c.Offload, []string{"none", "model"}, "block is not built yet"},
 	} {
 		if *f.value == "" {
@@ -152,6 +161,9 @@ func (c *Config) check() (pipelines.Options, error) {
 			}
 			return dtype, userErrorf("%s", text)
 		}
+	}
+	if err := c.checkEager(); err != nil {
+		return dtype, err
 	}
 	if c.TensorParallelSize < 0 || c.TensorParallelSize > 1 {
 		return dtype, userErrorf("tensor-parallel-size: found %d, wanted 1 (more devices are not built yet)", c.TensorParallelSize)

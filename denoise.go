@@ -66,6 +66,9 @@ func (q *Program) Prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := q.p.checkScope([]*pipelines.Program{q.prog}); err != nil {
+		return err
+	}
 	return e.weights.bind(ctx, q.prog, made)
 }
 

@@ -27,7 +27,7 @@ func (e *engine) dumper(p *pipelines.Program) (*dumper, error) {
 	}
 	d.next = 1
 	for _, name := range passes.Names() {
-		if !slices.Contains(e.cfg.DisabledPasses, name) {
+		if !slices.Contains(e.disabledPasses(p), name) {
 			d.next++
 		}
 	}

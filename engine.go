@@ -140,6 +140,13 @@ type engine struct {
 	repeats map[string]bool
 	weights *weightStore
 	live    map[*tensor]bool
+
+	// operations are the executables that eager programs share.
+	operations operations
+	// step counts the steps of the denoising loop, calls a program's executions within one, for what looks at values: see probe.
+	step      int
+	calls     map[string]int
+	denoising map[string]bool
 }
 
 // close frees everything on the device, then the client. After an error the device may still read mapped weights.
@@ -152,6 +159,7 @@ func (e *engine) close() error {
 	for _, q := range e.programs {
 		errs = append(errs, q.close())
 	}
+	errs = append(errs, e.operations.close())
 	if e.backend != nil {
 		errs = append(errs, e.backend.client.Close())
 	}
@@ -169,6 +177,10 @@ type program struct {
 	bound []backends.Buffer
 	// lastUse is the last step that reads a slot.
 	lastUse map[int]int
+	// shared says that the executables are the engine's operations.
+	shared bool
+	// weightValues are what check-finite found of weights, by slot.
+	weightValues map[int]summary
 }
 
 // manifest says how to run a program: what a warm start reads instead of tracing.
@@ -212,6 +224,8 @@ type exeFile struct {
 	Bytes   int64     `json:"bytes"`
 	// Moves, where there are any, say that the program only reorders weights: the loader does it, and there is no executable.
 	Moves []move `json:"moves,omitempty"`
+	// NonFinite says that the operation's own constants hold NaN or infinity, of one that is dispatched alone.
+	NonFinite bool `json:"non_finite,omitempty"`
 }
 
 // specKey identifies a program before it is traced.
@@ -227,11 +241,15 @@ func (e *engine) specKey(p *pipelines.Program) (cache.Key, error) {
 			return cache.Key{}, err
 		}
 	}
-	pipe := e.pipeline(nil)
+	pipe := e.pipeline(p, nil)
+	regions, mode := e.cfg.Regions, modeCompiled
+	if e.eager(p) {
+		regions, mode = "", modeEager
+	}
 	k := cache.NewKey(
 		"precast", Version, "build", buildID(),
 		"pipeline", e.class, "program", p.Name, "class", p.Class, "spec", p.Spec, "config", config,
-		"dtype", graph.DTypeName(e.dtype), "regions", e.cfg.Regions, "mode", e.cfg.Mode, "passes", pipe.Key(), "donate", strings.Join(p.Donate, ","),
+		"dtype", graph.DTypeName(e.dtype), "regions", regions, "mode", mode, "passes", pipe.Key(), "donate", strings.Join(p.Donate, ","),
 	)
 	k.Fields = append(k.Fields, e.backend.identity...)
 	return k, nil
@@ -259,10 +277,10 @@ func (e *engine) compileOptions(p *lower.Program) backends.CompileOptions {
 	return backends.CompileOptions{Overrides: map[string]any{scheduler: "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}}
 }
 
-func (e *engine) pipeline(after func(int, string, *graph.Module, time.Duration) error) *passes.Pipeline {
+func (e *engine) pipeline(p *pipelines.Program, after func(int, string, *graph.Module, time.Duration) error) *passes.Pipeline {
 	o := passes.DefaultOptions()
 	o.Outline, o.Scan = e.cfg.Regions != "inline", e.cfg.Regions == "scan"
-	return &passes.Pipeline{Options: o, Disabled: e.cfg.DisabledPasses, Check: e.cfg.CheckPasses, After: after}
+	return &passes.Pipeline{Options: o, Disabled: e.disabledPasses(p), Check: e.cfg.CheckPasses, After: after}
 }
 
 // get returns a program, made ready by the cheapest way there is: in memory, the artifact, the cache, a compile.
@@ -521,7 +539,7 @@ var errMissing = errors.New("an executable is missing")
 // beside that: both take about as long at the start of a process, and neither needs the other.
 func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest, read func(exeFile) ([]byte, bool)) (*program, error) {
 	name := p.Name
-	made := &program{manifest: m}
+	made := &program{manifest: m, shared: e.eager(p), weightValues: map[int]summary{}}
 	if e.willRun && e.cfg.Offload != "model" {
 		var beside sync.WaitGroup
 		beside.Go(func() {
@@ -537,19 +555,33 @@ func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest,
 				out = append(out, nil)
 				continue
 			}
-			start := time.Now()
-			data, ok := read(x)
-			e.stats.time(name, "cache", start)
-			if !ok {
-				return out, fmt.Errorf("%w: %s", errMissing, x.Name)
+			loadOne := func() (backends.Executable, int64, bool, error) {
+				start := time.Now()
+				data, ok := read(x)
+				e.stats.time(name, "cache", start)
+				if !ok {
+					return nil, 0, false, fmt.Errorf("%w: %s", errMissing, x.Name)
+				}
+				start = time.Now()
+				exe, err := e.backend.client.LoadExecutable(ctx, data, backends.CompileOptions{})
+				e.stats.time(name, "load", start)
+				if err == nil {
+					e.stats.bytes("executables", int64(len(data)))
+				}
+				return exe, int64(len(data)), true, err
 			}
-			start = time.Now()
-			exe, err := e.backend.client.LoadExecutable(ctx, data, backends.CompileOptions{})
-			e.stats.time(name, "load", start)
+			if made.shared {
+				op, err := e.operation(p, x.Key, loadOne)
+				if err != nil {
+					return out, err
+				}
+				out = append(out, op.exe)
+				continue
+			}
+			exe, _, _, err := loadOne()
 			if err != nil {
 				return out, err
 			}
-			e.stats.bytes("executables", int64(len(data)))
 			out = append(out, exe)
 		}
 		return out, nil
@@ -572,6 +604,9 @@ func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest,
 
 func (p *program) close() error {
 	var errs []error
+	if p.shared {
+		p.exes = nil // the engine closes them
+	}
 	for _, x := range append(slices.Clone(p.exes), p.prepare...) {
 		if x != nil {
 			errs = append(errs, x.Close())
@@ -605,7 +640,7 @@ func (e *engine) trace(p *pipelines.Program) (*graph.Module, error) {
 		return nil, err
 	}
 	start = time.Now()
-	pipe := e.pipeline(func(i int, name string, m *graph.Module, took time.Duration) error {
+	pipe := e.pipeline(p, func(i int, name string, m *graph.Module, took time.Duration) error {
 		e.cfg.Log.Debug("pass", "program", p.Name, "pass", name, "seconds", took.Seconds(), "nodes", len(m.Entry().Nodes))
 		return d.graph(i, name, m)
 	})
@@ -633,10 +668,12 @@ func (e *engine) cut(p *pipelines.Program, m *graph.Module) (main, prep *lowered
 	}()
 	main = &lowered{plan: passes.Whole(m)}
 	split := e.cfg.Regions == "split" || e.cfg.Regions == "auto" && passes.AutoSplits(m)
-	if e.cfg.Regions == "auto" {
+	if e.cfg.Regions == "auto" && !e.eager(p) {
 		e.cfg.Log.Debug("regions auto", "program", p.ID(), "split", split)
 	}
-	if split {
+	if e.eager(p) {
+		main.plan = passes.Eager(m)
+	} else if split {
 		if main.plan, err = passes.Split(m); err != nil {
 			return nil, nil, &InternalError{Phase: "passes", Program: p.ID(), Dump: dumpForBug(m), Err: err}
 		}
@@ -672,7 +709,10 @@ func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Mod
 	if err := d.stablehlo(main, prep); err != nil {
 		return nil, err
 	}
-	made := &program{module: m, manifest: &manifest{ID: p.ID(), Component: p.Component, Repeats: passes.HasRepeats(m)}}
+	made := &program{
+		module: m, manifest: &manifest{ID: p.ID(), Component: p.Component, Repeats: passes.HasRepeats(m)},
+		shared: e.eager(p), weightValues: map[int]summary{},
+	}
 	if p.Component != "" {
 		if made.manifest.Config, err = e.source.configDigest(p.Component); err != nil {
 			return nil, err
@@ -688,13 +728,25 @@ func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Mod
 				file.Executables = append(file.Executables, exeFile{Name: prog.Name, Moves: moves})
 				continue
 			}
-			exe, size, stored, err := e.compileOne(ctx, p, prog)
+			x := exeFile{Name: prog.Name, Key: e.contentKey(prog)}
+			compile := func() (backends.Executable, int64, bool, error) { return e.compileOne(ctx, p, prog) }
+			var exe backends.Executable
+			var stored bool
+			var err error
+			if made.shared {
+				x.NonFinite = constantsNotFinite(prog.Module)
+				var op *operation
+				if op, err = e.operation(p, x.Key, compile); err == nil {
+					exe, x.Bytes, stored = op.exe, op.bytes, op.stored
+				}
+			} else {
+				exe, x.Bytes, stored, err = compile()
+			}
 			if err != nil {
 				return exes, nil, err
 			}
 			all = all && stored
 			exes = append(exes, exe)
-			x := exeFile{Name: prog.Name, Key: e.contentKey(prog), Bytes: size}
 			for i, q := range prog.Params {
 				if q.Donated {
 					x.Donated = append(x.Donated, i)

@@ -100,12 +100,13 @@ func ExitCode(err error) int {
 	var user *UserError
 	var needed *CompileNeededError
 	var numbers *pipelines.NotFiniteError
+	var operation *OperationNotFiniteError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &needed):
 		return 3
-	case errors.As(err, &user), errors.As(err, &numbers):
+	case errors.As(err, &user), errors.As(err, &numbers), errors.As(err, &operation):
 		return 1
 	}
 	return 2

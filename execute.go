@@ -2,6 +2,7 @@ package precast
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -111,6 +112,7 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 		slots[i] = t.buf
 		given[i] = true
 	}
+	look := e.probe(p, made)
 	// Whatever is not a result in the end is freed.
 	var values []backends.Buffer
 	results := map[backends.Buffer]bool{}
@@ -132,12 +134,18 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 				donate = append(donate, k)
 			}
 		}
+		if err := look.before(ctx, i, s, args); err != nil {
+			return nil, errors.Join(err, look.done())
+		}
 		res, err := made.exes[s.Program].Execute(ctx, args, backends.ExecuteOptions{Donate: donate})
 		e.stats.count(p.Name, "execute")
 		if err != nil {
 			return nil, deviceError("execute", p.ID(), fmt.Errorf("step %d of %d (%s): %w", i+1, len(plan.Steps), s.Scope, err))
 		}
 		values = append(values, res...)
+		if err := look.after(ctx, i, s, res); err != nil {
+			return nil, errors.Join(err, look.done())
+		}
 		for k, r := range s.Results {
 			slots[r] = res[k]
 		}
@@ -147,6 +155,9 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 				slots[a] = nil
 			}
 		}
+	}
+	if err := look.done(); err != nil {
+		return nil, err
 	}
 	names := make([]string, len(plan.Results))
 	for i, r := range plan.Results {

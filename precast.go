@@ -120,14 +120,20 @@ func Open(ctx context.Context, path string, cfg Config) (_ *Pipeline, err error)
 
 // setUp makes the pipeline of the open checkpoint.
 func (p *Pipeline) setUp(options pipelines.Options, start time.Time) error {
+	networks := p.ck.Networks()
 	for component := range options.DTypes {
-		if networks := p.ck.Networks(); !slices.Contains(networks, component) {
+		if !slices.Contains(networks, component) {
 			return userErrorf("dtype: %q is none of this checkpoint's components that compute; it has %s", component, strings.Join(networks, ", "))
 		}
 	}
-	for _, d := range []struct{ argument, path string }{{"dump-compilation-phases-to", p.cfg.DumpDir}, {"cache-dir", p.cfg.CacheDir}} {
+	for _, d := range []struct{ argument, path string }{{"dump-compilation-phases-to", p.cfg.DumpDir}, {"dump-values-to", p.cfg.DumpValuesTo}, {"cache-dir", p.cfg.CacheDir}} {
 		if err := CheckApart("precast", p.ck.Dir(), d.path); err != nil {
 			return userErrorf("%s: %w", d.argument, err)
+		}
+	}
+	for component := range p.cfg.modes.own {
+		if !slices.Contains(networks, component) {
+			return userErrorf("mode: %q is none of this checkpoint's components that compute; it has %s", component, strings.Join(networks, ", "))
 		}
 	}
 	var err error
@@ -149,6 +155,7 @@ func (p *Pipeline) newEngine(cfg *Config, a *artifact) *engine {
 		programs: map[string]*program{}, traced: map[string]*graph.Module{}, repeats: map[string]bool{}, live: map[*tensor]bool{},
 	}
 	e.weights = newWeightStore(e)
+	e.begin()
 	return e
 }
 

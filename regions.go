@@ -23,8 +23,8 @@ func (p *Pipeline) checkRegions(programs []*pipelines.Program, named []string) e
 	// By component: whether any of its programs has repeated blocks.
 	found := map[string]bool{}
 	for _, q := range programs {
-		if q.Component == "" {
-			continue
+		if q.Component == "" || p.engineOf(q).eager(q) {
+			continue // what runs eagerly has no regions
 		}
 		r, known := repeats[q.ID()]
 		if !known {

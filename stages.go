@@ -140,6 +140,12 @@ func (p *Pipeline) stages(ctx context.Context, req *Request, stages []Stage, wor
 			return err
 		}
 	}
+	if err := p.checkScope(programs); err != nil {
+		return err
+	}
+	for _, e := range p.engines() {
+		e.begin()
+	}
 	start := time.Now()
 	err = work(req, p.executor())
 	p.stats.time("", "generate", start)

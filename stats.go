@@ -16,7 +16,8 @@ import (
 
 // Stats counts what a Pipeline did. The JSON form is what `--stats FILE` writes.
 type Stats struct {
-	// Counts has trace, passes, lower, compile, cache_hit, cache_miss and execute.
+	// Counts has trace, passes, lower, compile, cache_hit, cache_miss and execute; where something runs eagerly, operations: how many distinct
+	// ones there are, each an executable, compiled or loaded once and counted for the program that needed it first.
 	Counts map[string]int64 `json:"counts"`
 	// Bytes has weights (brought to the device; of them mapped in place, copied since the file does not align them, converted from another dtype, folded
 	// with what LoRAs add),
@@ -124,6 +125,11 @@ func (s *Stats) WriteTable(w io.Writer) error {
 	row("all", s.Counts, s.Seconds)
 	if err := t.Flush(); err != nil {
 		return err
+	}
+	if n := s.Counts["operations"]; n > 0 {
+		if _, err := fmt.Fprintf(w, "%d executables of single operations\n", n); err != nil {
+			return err
+		}
 	}
 	_, err := fmt.Fprintf(w, "weights %s brought to the device, peak resident set %s\n", FormatBytes(s.Bytes["weights"]), FormatBytes(peakRSS()))
 	return err

@@ -158,6 +158,17 @@ func randomModule(seed uint64) *graph.Module {
 	return m
 }
 
+// readAll makes a node read every parameter: the Go backend can't run a program that only hands its parameters on.
+func readAll(m *graph.Module) *graph.Module {
+	for _, p := range m.Entry().Params {
+		n := m.Entry().Append(graph.OpReshape, []*graph.Value{p.Value}, nil, p.Value.Shape)
+		n = m.Entry().Append(graph.OpReshape, []*graph.Value{n.Results[0]}, nil, shapes.Make(p.Value.Shape.DType, 1, p.Value.Shape.Size()))
+		n = m.Entry().Append(graph.OpConcat, []*graph.Value{n.Results[0], n.Results[0]}, graph.Attrs(nil).With("dimension", 0), shapes.Make(p.Value.Shape.DType, 2, p.Value.Shape.Size()))
+		m.Entry().Results = append(m.Entry().Results, n.Results[0])
+	}
+	return m
+}
+
 // checkPipeline: a module after all passes verifies, and computes the same as one program and step by step; each pass run twice in a row changes
 // nothing the second time.
 func checkPipeline(t *testing.T, seed uint64) {
@@ -165,15 +176,8 @@ func checkPipeline(t *testing.T, seed uint64) {
 	if err := graph.Verify(original); err != nil {
 		t.Fatalf("seed %d: the module is not valid: %v\n%s", seed, err, original)
 	}
-	// The Go backend can't run a program that only hands its parameters on.
 	given := arguments(original, seed)
-	for _, p := range original.Entry().Params {
-		// Every parameter is read by a node.
-		n := original.Entry().Append(graph.OpReshape, []*graph.Value{p.Value}, nil, p.Value.Shape)
-		n = original.Entry().Append(graph.OpReshape, []*graph.Value{n.Results[0]}, nil, shapes.Make(p.Value.Shape.DType, 1, p.Value.Shape.Size()))
-		n = original.Entry().Append(graph.OpConcat, []*graph.Value{n.Results[0], n.Results[0]}, graph.Attrs(nil).With("dimension", 0), shapes.Make(p.Value.Shape.DType, 2, p.Value.Shape.Size()))
-		original.Entry().Results = append(original.Entry().Results, n.Results[0])
-	}
+	readAll(original)
 	want, err := evaluate(original, given, false)
 	if err != nil {
 		t.Fatalf("seed %d: %v\n%s", seed, err, original)

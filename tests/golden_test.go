@@ -386,7 +386,7 @@ func checkRun(t *testing.T, dir, run string, r *goldenRun, cfg precast.Config) {
 	if out != nil {
 		entry.Picture = checkImages(t, file, run, dir, out)
 	}
-	if cfg.Regions == "inline" && !t.Failed() {
+	if cfg.Regions == "inline" && cfg.Mode == "" && !t.Failed() {
 		addVerified(entry)
 	}
 }

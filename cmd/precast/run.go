@@ -128,6 +128,9 @@ func setupRun(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 	part.flags(fs)
 	stats := fs.String("stats", "", "JSON `FILE` to write counts, bytes, seconds and peak memory to")
 	fs.StringVar(&cfg.Checkpoint, "checkpoint", "", "`DIR` or ORG/NAME that an artifact's weights are read from, where the folder has moved")
+	fs.BoolVar(&cfg.CheckFinite, "check-finite", false, "with --mode eager: stop at the first operation that makes a NaN or an infinity, and name it and its module")
+	fs.StringVar(&cfg.DumpValues, "dump-values", "", "with --mode eager: write the results of all operations in a module to --dump-values-to: `[COMPONENT:]SCOPE`, such as transformer_blocks.0 or vae:")
+	fs.StringVar(&cfg.DumpValuesTo, "dump-values-to", "", "`DIR` for --dump-values: a safetensors file each time that a program runs, with the step in its name")
 	engineFlags(fs, &cfg)
 	return func(ctx context.Context, args []string) error {
 		if err := wantArgs(args, "OUT.precast or MODEL_DIR"); err != nil {
