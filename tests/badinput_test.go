@@ -521,7 +521,8 @@ var argumentFaults = []badRow{
 	{name: "output is no picture", output: "OUT/picture.jpg", want: []string{"picture.jpg", "only .png"}},
 	{name: "output on a file system that takes no files", output: "/proc/picture.png", want: []string{`output "/proc/picture.png"`}},
 	{name: "stats can't be written", args: []string{"--stats", "OUT/gone/stats.json"}, want: []string{"gone/stats.json", "no such file"}},
-	{name: "dump folder is a file", args: []string{"--dump-compilation-phases-to", "DIR/model_index.json"}, want: []string{"model_index.json", "not a directory"}},
+	{name: "dump folder is a file", args: []string{"--dump-compilation-phases-to", "DIR/model_index.json"}, want: []string{"model_index.json", "lies in the folder", "that precast reads"}},
+	{name: "dump folder is a device", args: []string{"--dump-compilation-phases-to", "/dev/null"}, want: []string{"/dev/null", "not a directory"}},
 
 	{name: "plugin is a text file", args: []string{"--backend", "pjrt", "--plugin", "DIR/model_index.json"}, want: []string{"model_index.json"}},
 	{name: "plugin is gone", args: []string{"--backend", "pjrt", "--plugin", "TMP/gone.so"}, want: []string{"gone.so", "no such file"}},
