@@ -246,8 +246,8 @@ func rewrite(t *testing.T, from, to string, edit func(key string, item *checkpoi
 	}
 }
 
-// flatToDots turns kohya's underscores into the dots of the published FLUX.1 code.
-var flatToDots = strings.NewReplacer("lora_unet_double_blocks_", "double_blocks.", "lora_unet_single_blocks_", "single_blocks.", "_img_attn_", ".img_attn.",
+// dottedKey turns kohya's underscores into the dots of the published FLUX.1 code.
+var dottedKey = strings.NewReplacer("lora_unet_double_blocks_", "double_blocks.", "lora_unet_single_blocks_", "single_blocks.", "_img_attn_", ".img_attn.",
 	"_txt_attn_", ".txt_attn.", "_img_mlp_", ".img_mlp.", "_txt_mlp_", ".txt_mlp.", "_img_mod_lin", ".img_mod.lin", "_linear1", ".linear1", "_linear2", ".linear2",
 	"_modulation_lin", ".modulation.lin")
 
@@ -272,13 +272,13 @@ func TestLoRASpellings(t *testing.T) {
 			if strings.HasPrefix(key, "lora_te1_") {
 				return strings.Replace(key, "lora_te1_text_model_encoder_layers_", "text_encoders.clip_l.transformer.text_model_encoder_layers_", 1)
 			}
-			return "diffusion_model." + flatToDots.Replace(key)
+			return "diffusion_model." + dottedKey.Replace(key)
 		}},
 		{"PEFT of the published code", "flux-kohya", "flux-kohya", func(key string) string {
 			if strings.HasPrefix(key, "lora_te1_") {
 				return key
 			}
-			return "base_model.model." + peft.Replace(flatToDots.Replace(key))
+			return "base_model.model." + peft.Replace(dottedKey.Replace(key))
 		}},
 		{"PEFT's adapter name", "sd-diffusers", "sd-diffusers", func(key string) string {
 			return strings.NewReplacer("lora_A.", "lora_A.default.", "lora_B.", "lora_B.default.").Replace(key)
