@@ -211,24 +211,20 @@ type summary struct {
 	largest  float64
 }
 
-func summarize(data []byte, dtype graph.DType) summary {
+func summarize(data []byte, dtype graph.DType) (summary, error) {
 	s := summary{-1, -1, 0}
-	var load func(i int) float64
-	le := binary.LittleEndian
-	switch dtype {
-	case dtypes.Float32:
-		load = func(i int) float64 { return float64(math.Float32frombits(le.Uint32(data[4*i:]))) }
-	case dtypes.BFloat16:
-		load = func(i int) float64 { return float64(math.Float32frombits(uint32(le.Uint16(data[2*i:])) << 16)) }
-	case dtypes.Float16:
-		load = func(i int) float64 { return float64(float16(le.Uint16(data[2*i:]))) }
-	case dtypes.Float64:
-		load = func(i int) float64 { return math.Float64frombits(le.Uint64(data[8*i:])) }
-	default:
-		return s // integers and booleans are finite
+	if !dtype.IsFloat() {
+		return s, nil // integers and booleans are finite
 	}
-	for i := range len(data) / dtype.Size() {
-		switch x := load(i); {
+	wide := data
+	if dtype != dtypes.Float64 {
+		wide = make([]byte, len(data)/dtype.Size()*8)
+		if err := checkpoint.ConvertBytes(wide, dtypes.Float64, data, dtype); err != nil {
+			return s, err
+		}
+	}
+	for i := range len(wide) / 8 {
+		switch x := math.Float64frombits(binary.LittleEndian.Uint64(wide[8*i:])); {
 		case x != x:
 			if s.nan < 0 {
 				s.nan = i
@@ -241,28 +237,7 @@ func summarize(data []byte, dtype graph.DType) summary {
 			s.largest = max(s.largest, math.Abs(x))
 		}
 	}
-	return s
-}
-
-// float16 is the value of an IEEE half.
-func float16(h uint16) float64 {
-	exponent, fraction := int(h>>10&31), float64(h&0x3ff)
-	var x float64
-	switch exponent {
-	case 0:
-		x = math.Ldexp(fraction, -24)
-	case 31:
-		x = math.Inf(1)
-		if fraction != 0 {
-			x = math.NaN()
-		}
-	default:
-		x = math.Ldexp(1024+fraction, exponent-25)
-	}
-	if h>>15 != 0 {
-		x = -x
-	}
-	return x
+	return s, nil
 }
 
 // constantsNotFinite reports whether an operation's own constants hold NaN or infinity, such as the bound of a maximum.
@@ -435,7 +410,8 @@ func (q *probe) read(ctx context.Context, b backends.Buffer) (summary, []byte, e
 	if !q.check {
 		return summary{}, data, nil
 	}
-	return summarize(data, b.Shape().DType), data, nil
+	v, err := summarize(data, b.Shape().DType)
+	return v, data, err
 }
 
 // after looks at an operation's results. The first that has a NaN where no operand has one, or an infinity where all operands are finite, ends the

@@ -15,8 +15,6 @@ import (
 	"precast/graph/checkpoint"
 )
 
-type graphShape = graph.Shape
-
 // Keys of the metadata of tensor files that precast writes.
 const (
 	metaKind     = "precast"          // "prompt_embeds" or "latents"
@@ -74,25 +72,20 @@ func (p *Pipeline) WriteLatents(w io.Writer, latents *HostTensor, params []Param
 
 // ReadLatents reads final latents, FILE.safetensors[:TENSOR], and the parameters of the pictures that they are of, where the file has them.
 func (p *Pipeline) ReadLatents(spec string) (*HostTensor, []Params, error) {
-	t, err := ReadTensor(spec)
+	t, meta, err := readTensor(spec)
 	if err != nil {
 		return nil, nil, userErrorf("latents: %w", err)
 	}
 	if t.Shape.IsScalar() {
 		return nil, nil, userErrorf("latents: %s holds one number without axes, wanted a tensor whose first axis counts pictures; name a file that --output-type latent wrote", spec)
 	}
-	path, _, _ := splitTensorSpec(spec)
-	_, meta, err := readTensors(path)
-	if err != nil {
-		return nil, nil, userErrorf("latents: %w", err)
-	}
 	if class, ok := meta[metaPipeline]; ok && class != p.Class() {
-		return nil, nil, userErrorf("latents: %s was written for a %s, and this is a %s", path, class, p.Class())
+		return nil, nil, userErrorf("latents: %s was written for a %s, and this is a %s", spec, class, p.Class())
 	}
 	var params []Params
 	if text, ok := meta[metaParams]; ok {
 		if err := json.Unmarshal([]byte(text), &params); err != nil {
-			return nil, nil, userErrorf("latents: %s: its metadata %s is broken: %w", path, metaParams, err)
+			return nil, nil, userErrorf("latents: %s: its metadata %s is broken: %w", spec, metaParams, err)
 		}
 	}
 	return t, params, nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"precast/graph"
 	"precast/graph/pipelines"
 )
 
@@ -90,10 +91,10 @@ func (p *Pipeline) Decode(ctx context.Context, req *Request, latents *HostTensor
 }
 
 // latents is the shape of a run's final latents: that of the scheduler's sample.
-func (p *Pipeline) latents(r *Request) (graphShape, error) {
+func (p *Pipeline) latents(r *Request) (graph.Shape, error) {
 	programs, err := p.pipe.Programs(r)
 	if err != nil {
-		return graphShape{}, asUser(err)
+		return graph.Shape{}, asUser(err)
 	}
 	for _, q := range programs {
 		for _, in := range q.Inputs {
@@ -102,7 +103,7 @@ func (p *Pipeline) latents(r *Request) (graphShape, error) {
 			}
 		}
 	}
-	return graphShape{}, &InternalError{Phase: "decode", Program: p.Class(), Err: errors.New("no step program says what the latents are")}
+	return graph.Shape{}, &InternalError{Phase: "decode", Program: p.Class(), Err: errors.New("no step program says what the latents are")}
 }
 
 // stages makes ready what the given stages need of a request and runs work on the request with its defaults filled in.
