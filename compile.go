@@ -235,10 +235,19 @@ func (p *Pipeline) programsFor(o CompileOptions) ([]Sizes, []*pipelines.Program,
 			return nil, nil, userErrorf("components: %q is none of this pipeline's; it has %s", c, strings.Join(names, ", "))
 		}
 	}
-	programs = slices.DeleteFunc(programs, func(q *pipelines.Program) bool {
-		return !slices.Contains(o.Components, q.Name) && !slices.Contains(o.Components, q.Component)
-	})
-	return shapes, programs, nil
+	named := func(q *pipelines.Program) bool {
+		return slices.Contains(o.Components, q.Name) || slices.Contains(o.Components, q.Component)
+	}
+	// What has no weights, such as the scheduler's step, goes with the components of its stage: without it these could not be run alone.
+	stages := map[Stage]bool{}
+	for _, q := range programs {
+		if q.Component != "" && named(q) {
+			stages[q.Stage] = true
+		}
+	}
+	return shapes, slices.DeleteFunc(programs, func(q *pipelines.Program) bool {
+		return !named(q) && (q.Component != "" || !stages[q.Stage])
+	}), nil
 }
 
 // named lists the components that the caller named.

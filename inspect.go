@@ -448,6 +448,8 @@ func (x *Inspection) checkpointGraph(o InspectOptions) error {
 	if err != nil {
 		return userErrorf("%s", strings.Replace(err.Error(), "components:", "component:", 1))
 	}
+	// What goes along with a component is not what was asked for.
+	programs = slices.DeleteFunc(programs, func(q *pipelines.Program) bool { return q.Component == "" && q.Name != o.Component })
 	q, err := oneProgram(programs, o.Component)
 	if err != nil {
 		return err
