@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"precast"
 	"runtime"
 	"slices"
 	"strconv"
@@ -383,5 +384,28 @@ func (c *commandLine) kill(t *testing.T, args []string, dir string, wait func(st
 	must(t, cmd.Process.Kill())
 	if err := cmd.Wait(); err == nil {
 		t.Errorf("the run was over before it was killed:\n%.500s", stderr.String())
+	}
+}
+
+// checkAnswer holds what a request is told, the error of Check or else the warnings of a run that is cancelled before any work, against want: a part
+// of it, or nothing at all where want is empty.
+func checkAnswer(t *testing.T, p *precast.Pipeline, r *precast.Request, want string) {
+	t.Helper()
+	found := ""
+	if err := p.Check(r); err != nil {
+		found = err.Error()
+	} else if want != "" {
+		// Check is silent; what a run warns of comes before any work. Latents are as far as a checkpoint without a decoder's weights goes.
+		var warnings []string
+		r.Warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if _, _, err := p.Denoise(ctx, r); err == nil {
+			t.Error("a cancelled run made latents")
+		}
+		found = strings.Join(warnings, "\n")
+	}
+	if !strings.Contains(found, want) || want == "" && found != "" {
+		t.Errorf("found  %q\nwanted %q", found, want)
 	}
 }

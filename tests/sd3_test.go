@@ -2,7 +2,6 @@ package tests
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -68,21 +67,7 @@ func runRequests(t *testing.T, dir string, base precast.Request, cases []madeReq
 		t.Run(tc.name, func(t *testing.T) {
 			r := base
 			tc.edit(&r)
-			found := ""
-			if err := p.Check(&r); err != nil {
-				found = err.Error()
-			} else if tc.want != "" {
-				// Check is silent; what Generate warns of comes before any work.
-				r.Warn = func(format string, args ...any) { found += fmt.Sprintf(format, args...) }
-				ctx, cancel := context.WithCancel(context.Background())
-				cancel()
-				if _, err := p.Generate(ctx, &r); err == nil {
-					t.Error("a cancelled run made a picture")
-				}
-			}
-			if !strings.Contains(found, tc.want) || tc.want == "" && found != "" {
-				t.Errorf("found  %q\nwanted %q", found, tc.want)
-			}
+			checkAnswer(t, p, &r, tc.want)
 		})
 	}
 }
