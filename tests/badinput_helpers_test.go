@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"precast"
 	"runtime"
 	"slices"
 	"strconv"
@@ -21,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"precast"
 
 	"precast/graph/checkpoint"
 )
