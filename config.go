@@ -61,9 +61,10 @@ type Config struct {
 	// LoRAs are LoRA files, FILE[:SCALE] each, that are added to the weights while these are loaded. They change no program.
 	LoRAs []string
 
-	// DisabledPasses names passes to leave out; CheckPasses verifies the graph around each.
-	DisabledPasses []string
-	CheckPasses    bool
+	// EnabledPasses names passes that are to run though they do not by default, DisabledPasses those to leave out; CheckPasses verifies the graph
+	// around each.
+	EnabledPasses, DisabledPasses []string
+	CheckPasses                   bool
 	// DumpDir, when set, gets every phase of every program that is made.
 	DumpDir string
 
@@ -171,7 +172,7 @@ func (c *Config) check() (pipelines.Options, error) {
 	if c.Threads < 0 || c.Threads > 4096 {
 		return dtype, userErrorf("threads: found %d, wanted 0 (the backend's choice) to 4096", c.Threads)
 	}
-	if err := passes.CheckDisabled(c.DisabledPasses); err != nil {
+	if err := passes.CheckNames(c.EnabledPasses, c.DisabledPasses); err != nil {
 		return dtype, &UserError{Err: err}
 	}
 	for _, pass := range []string{"outline-repeated-blocks", "scan-repeated-calls"} {

@@ -4,13 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"precast/graph"
 	"precast/graph/pipelines"
 	"precast/lower"
-	"precast/passes"
 )
 
 // dumper writes the phases of one program: DIR/<program>/00.trace.graph, one file a pass, NN.stablehlo.mlir and NN.optimized.hlo.txt. A second
@@ -25,12 +23,7 @@ func (e *engine) dumper(p *pipelines.Program) (*dumper, error) {
 	if e.cfg.DumpDir == "" {
 		return d, nil
 	}
-	d.next = 1
-	for _, name := range passes.Names() {
-		if !slices.Contains(e.disabledPasses(p), name) {
-			d.next++
-		}
-	}
+	d.next = 1 + len(e.pipeline(p, nil).Passes())
 	d.dir = filepath.Join(e.cfg.DumpDir, p.Name)
 	if have, err := os.ReadFile(filepath.Join(d.dir, "program.txt")); err == nil && strings.TrimSpace(string(have)) != p.ID() {
 		d.dir = filepath.Join(e.cfg.DumpDir, p.Name+"-"+fileName(p.Spec))

@@ -119,13 +119,15 @@ func xlaFlags(flags string) string {
 
 // engine makes, keeps and runs the programs of one checkpoint: it is the pipelines.Executor.
 type engine struct {
-	cfg     *Config
-	dtype   graph.DType
-	backend *backend
-	store   *cache.Store // nil without a cache
-	source  source
-	stats   *Stats
-	class   string // the pipeline's
+	cfg   *Config
+	dtype graph.DType
+	// dtypeFor is what a component computes in.
+	dtypeFor func(component string) graph.DType
+	backend  *backend
+	store    *cache.Store // nil without a cache
+	source   source
+	stats    *Stats
+	class    string // the pipeline's
 	// artifact holds programs by ID, nil where a checkpoint folder was opened.
 	artifact *artifact
 
@@ -280,7 +282,19 @@ func (e *engine) compileOptions(p *lower.Program) backends.CompileOptions {
 func (e *engine) pipeline(p *pipelines.Program, after func(int, string, *graph.Module, time.Duration) error) *passes.Pipeline {
 	o := passes.DefaultOptions()
 	o.Outline, o.Scan = e.cfg.Regions != "inline", e.cfg.Regions == "scan"
-	return &passes.Pipeline{Options: o, Disabled: e.disabledPasses(p), Check: e.cfg.CheckPasses, After: after}
+	return &passes.Pipeline{Options: o, Target: e.target(p), Enabled: e.cfg.EnabledPasses, Disabled: e.disabledPasses(p), Check: e.cfg.CheckPasses, After: after}
+}
+
+// target is what the defaults of passes go by. Where no backend is open, as for a graph that is only looked at, it is the CPU.
+func (e *engine) target(p *pipelines.Program) passes.Target {
+	t := passes.Target{Platform: "cpu", DType: e.dtype}
+	if e.backend != nil && e.backend.name != "go" {
+		t.Platform = e.backend.client.Platform()
+	}
+	if p.Component != "" {
+		t.DType = e.dtypeFor(p.Component)
+	}
+	return t
 }
 
 // get returns a program, made ready by the cheapest way there is: in memory, the artifact, the cache, a compile.

@@ -19,9 +19,25 @@ type Pass struct {
 	Name string
 	// Doc says in a sentence what it does.
 	Doc string
+	// Default says on what targets the pass runs where neither Pipeline.Enabled nor Pipeline.Disabled names it.
+	Default Rule
 	// Run rewrites m in place. What it returns is a fault of the pass or of the module it was given, never of the user.
 	Run func(m *graph.Module, o *Options) error
 }
+
+// Target is what a program is compiled for, as far as the defaults of passes look at it.
+type Target struct {
+	// Platform is the backend's: "cpu", "tpu".
+	Platform string
+	// DType is what the program's network computes in.
+	DType graph.DType
+}
+
+// Rule says whether a pass pays on a target.
+type Rule func(t Target) bool
+
+// always is the rule of a pass that pays everywhere.
+func always(Target) bool { return true }
 
 // Options are the facts that passes may look at.
 type Options struct {
@@ -40,14 +56,14 @@ func DefaultOptions() Options { return Options{MaxConstant: 4096, Outline: true,
 
 // List is every pass in the order in which they run. A name occurs once; a pass that runs twice has two names.
 var List = []Pass{
-	{"canonicalize", "rewrites each operation to one simplest form: no-op reshapes, chained transposes, neutral elements, constants on the right", canonicalize},
-	{"fold-constants", "computes small results of constants", foldConstants},
-	{"cse", "keeps one of several equal computations", cse},
-	{"dce", "removes what no result needs", dce},
-	{"hoist-weights", "moves work that depends on weights alone into the function prepare, which runs once at load", hoistWeights},
-	{"outline-repeated-blocks", "turns regions that are equal up to their weights into one private function each", outline},
-	{"scan-repeated-calls", "turns a run of calls of one outlined function into a loop over their stacked weights", scan},
-	{"late-dce", "removes what hoisting and outlining left unused", dce},
+	{"canonicalize", "rewrites each operation to one simplest form: no-op reshapes, chained transposes, neutral elements, constants on the right", always, canonicalize},
+	{"fold-constants", "computes small results of constants", always, foldConstants},
+	{"cse", "keeps one of several equal computations", always, cse},
+	{"dce", "removes what no result needs", always, dce},
+	{"hoist-weights", "moves work that depends on weights alone into the function prepare, which runs once at load", always, hoistWeights},
+	{"outline-repeated-blocks", "turns regions that are equal up to their weights into one private function each", always, outline},
+	{"scan-repeated-calls", "turns a run of calls of one outlined function into a loop over their stacked weights", always, scan},
+	{"late-dce", "removes what hoisting and outlining left unused", always, dce},
 }
 
 // Order lists pairs of passes: the first must run before the second, for the reason given.
@@ -102,30 +118,47 @@ func Names() []string {
 // Pipeline is one way to run the list.
 type Pipeline struct {
 	Options Options
-	// Disabled names passes that are left out.
-	Disabled []string
+	// Target is what the defaults of the passes go by.
+	Target Target
+	// Enabled names passes that run whatever their default, Disabled those that are left out; of a pass that both name it is left out.
+	Enabled, Disabled []string
 	// Check verifies the module before the first and after each pass.
 	Check bool
 	// After, when set, is called after each pass that ran, with its position from 1; it must not change the module.
 	After func(position int, pass string, m *graph.Module, took time.Duration) error
 }
 
-// Key describes the pipeline for a cache key: the passes that run, in order, and the options.
-func (p *Pipeline) Key() string {
+// runs reports whether a pass of the list is one of this pipeline.
+func (p *Pipeline) runs(pass Pass) bool {
+	return !slices.Contains(p.Disabled, pass.Name) && (slices.Contains(p.Enabled, pass.Name) || pass.Default(p.Target))
+}
+
+// Passes lists the names of the passes that run, in order.
+func (p *Pipeline) Passes() []string {
 	var names []string
 	for _, pass := range List {
-		if !slices.Contains(p.Disabled, pass.Name) {
+		if p.runs(pass) {
 			names = append(names, pass.Name)
 		}
 	}
-	return fmt.Sprintf("%s max-constant=%d outline=%v scan=%v min-block=%d", strings.Join(names, ","), p.Options.MaxConstant, p.Options.Outline, p.Options.Scan, p.Options.MinBlock)
+	return names
 }
 
-// CheckDisabled refuses a name that is not a pass.
-func CheckDisabled(names []string) error {
-	for _, n := range names {
+// Key describes the pipeline for a cache key: the passes that run, in order, and the options.
+func (p *Pipeline) Key() string {
+	return fmt.Sprintf("%s max-constant=%d outline=%v scan=%v min-block=%d", strings.Join(p.Passes(), ","), p.Options.MaxConstant, p.Options.Outline, p.Options.Scan, p.Options.MinBlock)
+}
+
+// CheckNames refuses a name that is not a pass, and one that both lists have.
+func CheckNames(enabled, disabled []string) error {
+	for _, n := range slices.Concat(enabled, disabled) {
 		if !slices.Contains(Names(), n) {
 			return fmt.Errorf("pass %q is not known; the passes are %s", n, strings.Join(Names(), ", "))
+		}
+	}
+	for _, n := range enabled {
+		if slices.Contains(disabled, n) {
+			return fmt.Errorf("pass %q is both enabled and disabled; name it in one of the two", n)
 		}
 	}
 	return nil
@@ -140,7 +173,7 @@ func (p *Pipeline) Run(m *graph.Module) error {
 	}
 	position := 0
 	for _, pass := range List {
-		if slices.Contains(p.Disabled, pass.Name) {
+		if !p.runs(pass) {
 			continue
 		}
 		position++

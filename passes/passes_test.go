@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomlx/compute/dtypes"
+
 	"precast/graph"
 	"precast/passes"
 )
@@ -52,13 +54,18 @@ func TestNames(t *testing.T) {
 		if passByName(t, name).Doc == "" {
 			t.Errorf("%s says nothing of itself", name)
 		}
-		if err := passes.CheckDisabled([]string{name}); err != nil {
+		if err := errors.Join(passes.CheckNames(nil, []string{name}), passes.CheckNames([]string{name}, nil)); err != nil {
 			t.Error(err)
 		}
 	}
-	err := passes.CheckDisabled([]string{"cse", "inline"})
-	if err == nil || !strings.Contains(err.Error(), `"inline"`) || !strings.Contains(err.Error(), "hoist-weights") {
-		t.Errorf("found %v, wanted an error that names the pass and the known ones", err)
+	for _, lists := range [][2][]string{{nil, {"cse", "inline"}}, {{"cse", "inline"}, nil}} {
+		err := passes.CheckNames(lists[0], lists[1])
+		if err == nil || !strings.Contains(err.Error(), `"inline"`) || !strings.Contains(err.Error(), "hoist-weights") {
+			t.Errorf("found %v, wanted an error that names the pass and the known ones", err)
+		}
+	}
+	if err := passes.CheckNames([]string{"dce", "cse"}, []string{"cse"}); err == nil || !strings.Contains(err.Error(), `"cse" is both`) {
+		t.Errorf("found %v, wanted an error that names the pass in both lists", err)
 	}
 }
 
@@ -80,6 +87,39 @@ func TestKey(t *testing.T) {
 	}
 	if checked := (&passes.Pipeline{Options: passes.DefaultOptions()}); checked.Key() != pipeline().Key() {
 		t.Error("checking changes the key")
+	}
+}
+
+// TestDefaults: a pass runs by its rule for the target where neither list names it, else by the lists, of which Disabled comes first.
+func TestDefaults(t *testing.T) {
+	all := passes.List
+	t.Cleanup(func() { passes.List = all })
+	passes.List = append(slices.Clone(all), passes.Pass{
+		Name: "for-tpu", Default: func(t passes.Target) bool { return t.Platform == "tpu" && t.DType == dtypes.BFloat16 },
+		Run: func(m *graph.Module, _ *passes.Options) error { m.Name = "for-tpu"; return nil },
+	})
+	tpu := passes.Target{Platform: "tpu", DType: dtypes.BFloat16}
+	for _, tc := range []struct {
+		target            passes.Target
+		enabled, disabled []string
+		want              bool
+	}{
+		{target: passes.Target{Platform: "cpu", DType: dtypes.BFloat16}},
+		{target: passes.Target{Platform: "tpu", DType: dtypes.Float32}},
+		{target: tpu, want: true},
+		{target: tpu, disabled: []string{"for-tpu"}},
+		{enabled: []string{"for-tpu"}, want: true},
+		{enabled: []string{"for-tpu"}, disabled: []string{"for-tpu"}},
+	} {
+		p := pipeline(tc.disabled...)
+		p.Target, p.Enabled = tc.target, tc.enabled
+		m := parse(t, "small", small)
+		if err := p.Run(m); err != nil {
+			t.Fatal(err)
+		}
+		if listed := slices.Contains(p.Passes(), "for-tpu"); listed != tc.want || strings.Contains(p.Key(), "for-tpu") != tc.want || (m.Name == "for-tpu") != tc.want {
+			t.Errorf("%+v: found listed %v, key %q, module %s; wanted %v", tc, listed, p.Key(), m.Name, tc.want)
+		}
 	}
 }
 

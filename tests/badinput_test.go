@@ -537,6 +537,8 @@ var argumentFaults = []badRow{
 	{name: "backend unknown", args: []string{"--backend", "gpu"}, want: []string{`backend: found "gpu"`, "pjrt", "go"}},
 	{name: "threads negative", args: []string{"--threads=-2"}, want: []string{"threads: found -2"}},
 	{name: "pass unknown", args: []string{"--disable-pass", "magic"}, want: []string{`"magic"`, "canonicalize"}},
+	{name: "enabled pass unknown", args: []string{"--enable-pass", "magic"}, want: []string{`"magic"`, "canonicalize"}},
+	{name: "pass in both lists", args: []string{"--enable-pass", "dce,cse", "--disable-pass", "cse"}, want: []string{`"cse" is both enabled and disabled`}},
 	{name: "flag unknown", args: []string{"--cfg", "3"}, want: []string{"--cfg", "precast help run"}},
 	{name: "argument too many", args: []string{"second"}, want: []string{`"second" is one too many`}},
 }

@@ -63,6 +63,7 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	fs.StringVar(&o.Config.Revision, "revision", "", "branch, tag or commit of a model named ORG/NAME (default main)")
 	modelConfigFlag(fs, &o.Config)
 	fs.StringSliceVar(&o.Config.DisabledPasses, "disable-pass", nil, "leave out these passes")
+	fs.StringSliceVar(&o.Config.EnabledPasses, "enable-pass", nil, "run these passes, which do not by default")
 	return func(ctx context.Context, args []string) error {
 		path, err := modelArg(args, "FILE|DIR", o.Config.ModelConfig)
 		if err != nil {

@@ -35,6 +35,7 @@ func engineFlags(fs *pflag.FlagSet, cfg *precast.Config) {
 	fs.BoolVar(&cfg.NoCache, "no-cache", false, "neither read nor write the cache")
 	fs.BoolVar(&cfg.CacheOnly, "cache-only", false, "fail with exit code 3 where something would have to be compiled")
 	fs.StringSliceVar(&cfg.DisabledPasses, "disable-pass", nil, "passes to leave out, by their names; several times or with commas")
+	fs.StringSliceVar(&cfg.EnabledPasses, "enable-pass", nil, "passes to run though they do not by default, by their names; several times or with commas")
 	fs.BoolVar(&cfg.CheckPasses, "check", false, "verify the graph around each pass")
 	fs.StringVar(&cfg.DumpDir, "dump-compilation-phases-to", "", "`DIR` for every phase of what is compiled: graphs, StableHLO, optimized HLO")
 }
