@@ -21,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = os.environ.get("PRECAST_BENCH_DIR") or os.path.join(HERE, ".models")
 DENOISER, PRECAST = (os.path.join(HERE, ".build", name) for name in ("denoiser", "precast"))
 PLUGINS = ["cpu:lammps-jax-pjrt-cpu", "cpu:fastatomstruct-xla-cpu", "cpu:xla-cpu-pjrt"]
-PARTS = ["flux", "sd", "batch", "regions", "plugins", "flux1-dev"]
+PARTS = ["flux", "flux-512", "flux-bf16", "wan", "sdxl", "sd", "vae", "batch", "regions", "plugins", "flux1-dev"]
 THREADS = 2
 
 
@@ -57,16 +57,23 @@ def model(name):
     return path
 
 
-def torch(name, size, batch, mode, steps, env=None, save=None):
-    command = [sys.executable, os.path.join(HERE, "torch_denoiser.py"), model(name), "--size", size, "--batch", str(batch), "--mode", mode]
-    command += ["--steps", str(steps), "--threads", str(THREADS)] + (["--save", save] if save else [])
-    return run(command, env)
+def torch(name, size, batch, mode, steps, env=None, save=None, component="", dtype="float32"):
+    command = [sys.executable, os.path.join(HERE, "torch_denoiser.py"), model(name), "--size", size, "--batch", str(batch), "--mode", mode, "--dtype", dtype]
+    command += ["--steps", str(steps), "--threads", str(THREADS)] + (["--save", save] if save else []) + (["--component", component] if component else [])
+    out = run(command, env)
+    if out["steps_s"] and mode != "eager":
+        # The first call compiles, then runs a step.
+        out["compile_s"] = out["first_call_s"] - out["step_median_s"]
+    return out
 
 
-def ours(name, size, batch, cache, steps, inputs=None, plugin="", regions="inline"):
-    command = [DENOISER, "--size", size, "--batch", str(batch), "--cache", cache, "--steps", str(steps), "--threads", str(THREADS), "--regions", regions]
-    command += (["--inputs", inputs] if inputs else []) + (["--plugin", plugin] if plugin else []) + [model(name)]
-    return run(command)
+def ours(name, size, batch, cache, steps, inputs=None, plugin="", regions="inline", component="", dtype="float32"):
+    command = [DENOISER, "--size", size, "--batch", str(batch), "--cache", cache, "--steps", str(steps), "--threads", str(THREADS), "--regions", regions, "--dtype", dtype]
+    command += (["--inputs", inputs] if inputs else []) + (["--plugin", plugin] if plugin else []) + (["--component", component] if component else []) + [model(name)]
+    out = run(command)
+    if out["phases_s"].get("compile"):
+        out["compile_s"] = sum(out["phases_s"].get(p, 0) for p in ("trace", "passes", "lower", "compile", "serialize"))
+    return out
 
 
 class Rounds:
@@ -90,32 +97,37 @@ class Rounds:
         return [s for r in self.data.get(variant, []) for s in (r.get("steps_s") or [])]
 
 
-def compare(title, name, size, batch, rounds, steps, compiled_modes, f32=None):
-    """Both sides of one model, in turn."""
+def compare(title, name, size, batch, rounds, steps, modes=(), f32=None, component="", dtypes=("float32",), mode_rounds=1, regional=False):
+    """Both sides of one network, in turn. modes are PyTorch's compiled ones."""
     say(title)
     r, scratch = Rounds(), tempfile.mkdtemp(prefix="precast-bench-")
     inputs = os.path.join(scratch, "inputs.safetensors")
     model(name), f32 and model(f32)
-    # One process of each side unmeasured: the files are in the page cache for all that follow.
-    torch(name, size, batch, "eager", 0, save=inputs)
+    # One process of each side unmeasured: the files are in the page cache for all that follow. The inputs and the output to compare with are float32's.
+    torch(name, size, batch, "eager", 0, save=inputs, component=component)
     warm = os.path.join(scratch, "warm")
-    for m in filter(None, [name, f32]):
-        ours(m, size, batch, warm, 0, inputs)
+    for dtype in dtypes:
+        for m in filter(None, [name, f32]):
+            ours(m, size, batch, warm, 0, inputs, component=component, dtype=dtype)
     for i in range(rounds):
         say(f" round {i + 1} of {rounds}")
-        r.add("torch eager", torch(name, size, batch, "eager", steps))
-        r.add("precast warm", ours(name, size, batch, warm, steps, inputs))
-        if f32:
-            r.add("precast warm, float32 checkpoint", ours(f32, size, batch, warm, steps, inputs))
-        cold = os.path.join(scratch, f"cold{i}")
-        r.add("precast cold", ours(name, size, batch, cold, steps, inputs))
-        shutil.rmtree(cold)
-        for mode in compiled_modes:
-            if i >= 2:
+        for dtype in dtypes:
+            suffix = f", {dtype}" if len(dtypes) > 1 else ""
+            of = dict(component=component, dtype=dtype)
+            r.add("torch eager" + suffix, torch(name, size, batch, "eager", steps, **of))
+            r.add("precast warm" + suffix, ours(name, size, batch, warm, steps, inputs, **of))
+            if f32:
+                r.add("precast warm, float32 checkpoint", ours(f32, size, batch, warm, steps, inputs, **of))
+            for regions in ["inline", "split"] if regional else ["inline"]:
+                cold = os.path.join(scratch, f"cold{i}")
+                r.add("precast cold" + (", split" if regions == "split" else "") + suffix, ours(name, size, batch, cold, steps, inputs, regions=regions, **of))
+                shutil.rmtree(cold)
+        for mode in modes:
+            if i >= mode_rounds:
                 break
             env = {"TORCHINDUCTOR_CACHE_DIR": os.path.join(scratch, f"inductor-{mode}-{i}")}
-            r.add(f"torch {mode} cold", torch(name, size, batch, mode, steps, env))
-            r.add(f"torch {mode} warm", torch(name, size, batch, mode, steps, env))
+            r.add(f"torch {mode} cold", torch(name, size, batch, mode, steps, env, component=component))
+            r.add(f"torch {mode} warm", torch(name, size, batch, mode, steps, env, component=component))
     shutil.rmtree(scratch)
     return r
 
@@ -127,17 +139,21 @@ def spread(values, digits=2):
     return text if len(values) == 1 else f"{text} ({min(values):.{digits}f}-{max(values):.{digits}f})"
 
 
-def compare_table(r, base="torch eager"):
-    lines = ["| variant | start-up, s | step, s | step, of eager | peak RSS, GB | of eager |", "| --- | --- | --- | --- | --- | --- |"]
+def compare_table(r):
+    base = next(iter(r.data))
+    lines = ["| variant | compile, s | start-up, s | step, s | step, of eager | peak RSS, GB | of eager |", "| --- | --- | --- | --- | --- | --- | --- |"]
     step0, rss0 = statistics.median(r.steps(base)), r.median(base, "peak_rss_kb")
     for v in r.data:
         rss = [x * 1024 / 1e9 for x in r.get(v, "peak_rss_kb")]
         lines.append(
-            f"| {v} | {spread(r.get(v, 'startup_s'))} | {spread(r.steps(v), 3)} | {statistics.median(r.steps(v)) / step0:.2f} x "
+            f"| {v} | {spread(r.get(v, 'compile_s'))} | {spread(r.get(v, 'startup_s'))} | {spread(r.steps(v), 3)} | {statistics.median(r.steps(v)) / step0:.2f} x "
             f"| {spread(rss)} | {r.median(v, 'peak_rss_kb') / rss0:.2f} x |"
         )
-    differences = [x for v in r.data for x in r.get(v, "relative_difference")]
-    lines += ["", f"Output against PyTorch's on the same inputs: largest difference {max(differences):.1e} of the largest value."]
+    lines += [""]
+    for dtype in ("float32", "bfloat16"):
+        differences = [x["relative_difference"] for v in r.data for x in r.data[v] if x["dtype"] == dtype and "relative_difference" in x]
+        if differences:
+            lines += [f"Output in {dtype} against PyTorch's in float32 on the same inputs: largest difference {max(differences):.1e} of the largest value."]
     return lines
 
 
@@ -146,24 +162,52 @@ def phases(result):
     return ", ".join(f"{n} {result['phases_s'][n]:.3f}" for n in names if result["phases_s"].get(n, 0) >= 0.0005)
 
 
-def part_flux(q):
-    r = compare("flux-768, 256x256", "flux-768", "256x256", 1, 1 if q else 3, 2 if q else 5, [] if q else ["compile", "regional"], "flux-768-f32")
-    text = ["## Transformer: flux-768 at 256x256", ""]
-    text += ["FLUX.1's transformer with 6 double and 12 single blocks of 6 heads x 128 (238.6M parameters, 954 MB in float32), 512 text tokens, batch 1, stored as bfloat16, computed in float32.", ""]
-    text += compare_table(r)
-    for v in ("precast warm", "precast warm, float32 checkpoint", "precast cold"):
+def part(q, head, about, rounds, steps, show, *where, **how):
+    """A part that compares both sides; where and how are compare's. show lists the variants whose phases are listed."""
+    if q:
+        how["modes"] = ()
+    r = compare(head, *where, 1 if q else rounds, 1 if q else steps, **how)
+    text = [f"## {head}", "", about, "", *compare_table(r)]
+    for v in show:
         text += ["", f"Phases of {v}, seconds: {phases(r.data[v][-1])}."]
     return text, r.data
+
+
+FLUX = "FLUX.1's transformer with 6 double and 12 single blocks of 6 heads x 128 (238.6M parameters, 954 MB in float32), 512 text tokens, batch 1, stored as bfloat16"
+COMPILED = ("compile", "regional")
+
+
+def part_flux(q):
+    show = ("precast warm", "precast warm, float32 checkpoint", "precast cold", "precast cold, split")
+    return part(q, "Transformer: flux-768 at 256x256", f"{FLUX}, computed in float32.", 3, 5, show, "flux-768", "256x256", 1, modes=COMPILED, f32="flux-768-f32", mode_rounds=2, regional=True)
+
+
+def part_flux_512(q):
+    return part(q, "Transformer: flux-768 at 512x512", f"{FLUX}, computed in float32.", 3, 3, (), "flux-768", "512x512", 1, modes=COMPILED)
+
+
+def part_flux_bf16(q):
+    return part(q, "Transformer: flux-768 at 256x256 in bfloat16 and in float32", f"{FLUX}, computed in the dtype that the row names.", 3, 5, (), "flux-768", "256x256", 1, dtypes=("float32", "bfloat16"))
+
+
+def part_wan(q):
+    about = "Wan's transformer with 16 blocks of 4 heads x 128 (82.7M parameters), 5 frames, 512 text tokens, batch 1, stored and computed in float32."
+    return part(q, "Transformer: wan-512 at 256x256, 5 frames", about, 3, 7, ("precast warm",), "wan-512", "256x256", 1, modes=COMPILED)
+
+
+def part_sdxl(q):
+    about = "SDXL's UNet with 128, 256 and 512 channels (286.7M parameters), batch 2 (guidance), stored and computed in float32."
+    return part(q, "UNet: sdxl-mid at 512x512", about, 3, 4, ("precast warm",), "sdxl-mid", "512x512", 2, modes=COMPILED)
 
 
 def part_sd(q):
-    r = compare("sd15-real, 512x512", "sd15-real", "512x512", 2, 1 if q else 3, 1 if q else 3, [])
-    text = ["## UNet: Stable Diffusion 1.5 at 512x512", ""]
-    text += ["The UNet at its published size (859.5M parameters, 3.44 GB in float32), batch 2 (guidance), stored and computed in float32.", ""]
-    text += compare_table(r)
-    for v in ("precast warm", "precast cold"):
-        text += ["", f"Phases of {v}, seconds: {phases(r.data[v][-1])}."]
-    return text, r.data
+    about = "The UNet at its published size (859.5M parameters, 3.44 GB in float32), batch 2 (guidance), stored and computed in float32."
+    return part(q, "UNet: Stable Diffusion 1.5 at 512x512", about, 3, 3, ("precast warm", "precast cold"), "sd15-real", "512x512", 2, modes=COMPILED)
+
+
+def part_vae(q):
+    about = "AutoencoderKL's decoder at its published size (83.7M parameters with the encoder), batch 1, stored and computed in float32."
+    return part(q, "VAE decode: Stable Diffusion 1.5 at 512x512", about, 3, 3, ("precast warm",), "sd15-vae", "512x512", 1, modes=("compile",), component="vae.decoder")
 
 
 def part_batch(q):

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Write the checkpoints of the benchmarks: the denoiser with random weights, every other component as its config alone.
+"""Write the checkpoints of the benchmarks: one network with random weights, every other component as its config alone.
 
     python make_models.py flux-768 OUT     # FLUX.1: 6 double and 12 single blocks, 6 heads x 128, 238.6M parameters, stored as bfloat16
+    python make_models.py wan-512 OUT      # Wan: 16 blocks, 4 heads x 128, 82.7M parameters, stored as float32
+    python make_models.py sdxl-mid OUT     # SDXL's UNet with 128, 256 and 512 channels, 286.7M parameters, stored as float32
     python make_models.py sd15-real OUT    # the UNet of Stable Diffusion 1.5 at its published size, 859.5M parameters, stored as float32
+    python make_models.py sd15-vae OUT     # its autoencoder at its published size, 83.7M parameters, stored as float32
 
 OUT is a folder in diffusers' layout. Weights are reproducible for a name: matrices have variance 1 / fan-in, so that values stay in range.
 """
@@ -13,7 +16,7 @@ import os
 import sys
 
 import torch
-from diffusers import FluxTransformer2DModel, UNet2DConditionModel
+from diffusers import AutoencoderKL, FluxTransformer2DModel, UNet2DConditionModel, WanTransformer3DModel
 
 CLIP = dict(
     architectures=["CLIPTextModel"], model_type="clip_text_model", vocab_size=49408, hidden_size=768, intermediate_size=3072,
@@ -37,6 +40,14 @@ FLOW = dict(
     _class_name="FlowMatchEulerDiscreteScheduler", num_train_timesteps=1000, shift=3.0, use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15,
     base_image_seq_len=256, max_image_seq_len=4096,
 )  # fmt: skip
+UMT5 = dict(T5, architectures=["UMT5EncoderModel"], model_type="umt5", d_ff=2560)
+SDXL_CLIP = dict(CLIP, hidden_size=512, num_attention_heads=8, intermediate_size=2048, num_hidden_layers=6, projection_dim=512)
+WAN_VAE = dict(_class_name="AutoencoderKLWan", base_dim=48, z_dim=16, dim_mult=[1, 2, 4, 4], num_res_blocks=2, attn_scales=[], temperal_downsample=[False, True, True])
+EULER = dict(
+    _class_name="EulerDiscreteScheduler", num_train_timesteps=1000, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1,
+    timestep_spacing="leading",
+)  # fmt: skip
+UNIPC = dict(_class_name="UniPCMultistepScheduler", num_train_timesteps=1000, prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0)
 PNDM = dict(
     _class_name="PNDMScheduler", num_train_timesteps=1000, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", skip_prk_steps=True,
     set_alpha_to_one=False, steps_offset=1,
@@ -50,15 +61,38 @@ def flux_768():
     )  # fmt: skip
 
 
-def sd15_real():
-    return UNet2DConditionModel(
-        sample_size=64, in_channels=4, out_channels=4, block_out_channels=(320, 640, 1280, 1280), layers_per_block=2, norm_num_groups=32,
-        cross_attention_dim=768, attention_head_dim=8, down_block_types=("CrossAttnDownBlock2D",) * 3 + ("DownBlock2D",),
-        up_block_types=("UpBlock2D",) + ("CrossAttnUpBlock2D",) * 3,
+def wan_512():
+    return WanTransformer3DModel(
+        num_attention_heads=4, attention_head_dim=128, ffn_dim=2816, freq_dim=256, num_layers=16, text_dim=1024, cross_attn_norm=True,
+        qk_norm="rms_norm_across_heads",
     )  # fmt: skip
 
 
-# name -> (denoiser, its component, stored dtype, pipeline class, other components: name -> (library, class, file, config))
+def sdxl_mid():
+    return UNet2DConditionModel(
+        sample_size=128, in_channels=4, out_channels=4, block_out_channels=(128, 256, 512), layers_per_block=2, norm_num_groups=32,
+        cross_attention_dim=1024, attention_head_dim=(2, 4, 8), transformer_layers_per_block=(1, 2, 6), use_linear_projection=True,
+        addition_embed_type="text_time", addition_time_embed_dim=256, projection_class_embeddings_input_dim=6 * 256 + 512,
+        down_block_types=("DownBlock2D",) + ("CrossAttnDownBlock2D",) * 2, up_block_types=("CrossAttnUpBlock2D",) * 2 + ("UpBlock2D",),
+    )  # fmt: skip
+
+
+SD15_UNET = dict(
+    sample_size=64, in_channels=4, out_channels=4, block_out_channels=(320, 640, 1280, 1280), layers_per_block=2, norm_num_groups=32,
+    cross_attention_dim=768, attention_head_dim=8, down_block_types=("CrossAttnDownBlock2D",) * 3 + ("DownBlock2D",),
+    up_block_types=("UpBlock2D",) + ("CrossAttnUpBlock2D",) * 3,
+)  # fmt: skip
+
+
+def sd15_real():
+    return UNet2DConditionModel(**SD15_UNET)
+
+
+def sd15_vae():
+    return AutoencoderKL(**{k: v for k, v in VAE.items() if k != "_class_name"})
+
+
+# name -> (network, its component, stored dtype, pipeline class, other components: name -> (library, class, file, config))
 TEXT = ("transformers", "CLIPTextModel", "config.json", CLIP)
 MODELS = {
     "flux-768": (flux_768, "transformer", torch.bfloat16, "FluxPipeline", {
@@ -68,6 +102,20 @@ MODELS = {
     "sd15-real": (sd15_real, "unet", torch.float32, "StableDiffusionPipeline", {
         "scheduler": ("diffusers", "PNDMScheduler", "scheduler_config.json", PNDM), "text_encoder": TEXT,
         "vae": ("diffusers", "AutoencoderKL", "config.json", VAE),
+    }),
+    "sd15-vae": (sd15_vae, "vae", torch.float32, "StableDiffusionPipeline", {
+        "scheduler": ("diffusers", "PNDMScheduler", "scheduler_config.json", PNDM), "text_encoder": TEXT,
+        "unet": ("diffusers", "UNet2DConditionModel", "config.json", dict(SD15_UNET, _class_name="UNet2DConditionModel")),
+    }),
+    "sdxl-mid": (sdxl_mid, "unet", torch.float32, "StableDiffusionXLPipeline", {
+        "scheduler": ("diffusers", "EulerDiscreteScheduler", "scheduler_config.json", EULER),
+        "text_encoder": ("transformers", "CLIPTextModel", "config.json", SDXL_CLIP),
+        "text_encoder_2": ("transformers", "CLIPTextModelWithProjection", "config.json", dict(SDXL_CLIP, architectures=["CLIPTextModelWithProjection"])),
+        "vae": ("diffusers", "AutoencoderKL", "config.json", dict(VAE, scaling_factor=0.13025)),
+    }),
+    "wan-512": (wan_512, "transformer", torch.float32, "WanPipeline", {
+        "scheduler": ("diffusers", "UniPCMultistepScheduler", "scheduler_config.json", UNIPC),
+        "text_encoder": ("transformers", "UMT5EncoderModel", "config.json", UMT5), "vae": ("diffusers", "AutoencoderKLWan", "config.json", WAN_VAE),
     }),
 }  # fmt: skip
 

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command denoiser times a checkpoint's denoiser on the CPU: this project's side of the benchmarks. torch_denoiser.py is the other side, with
+// Command denoiser times one network of a checkpoint, the denoiser where --component names no other, on the CPU: this project's side of the benchmarks. torch_denoiser.py is the other side, with
 // the same flags where they mean the same and the same line of JSON.
 //
 //	denoiser --size 512x512 --steps 5 --threads 2 MODEL_DIR
@@ -10,6 +10,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -29,6 +30,7 @@ import (
 	"precast"
 	"precast/graph/checkpoint"
 	"precast/graph/models/flux"
+	"precast/graph/models/wan"
 )
 
 func main() {
@@ -41,6 +43,7 @@ func main() {
 // report is the line that is printed. Times are seconds since the start of the process, but step times.
 type report struct {
 	Model    string             `json:"model"`
+	Network  string             `json:"component"`
 	Size     string             `json:"size"`
 	Batch    int                `json:"batch"`
 	DType    string             `json:"dtype"`
@@ -49,6 +52,7 @@ type report struct {
 	Opened   float64            `json:"opened_s"`
 	Loaded   float64            `json:"loaded_s"`
 	First    float64            `json:"first_step_done_s"`
+	Call     float64            `json:"first_call_s"`
 	Steps    []float64          `json:"steps_s"`
 	CPU      []float64          `json:"steps_cpu_s"`
 	StepMin  float64            `json:"step_min_s"`
@@ -66,6 +70,8 @@ func run() error {
 		cfg     precast.Config
 		size    = flag.String("size", "256x256", "HEIGHTxWIDTH in pixels")
 		batch   = flag.Int("batch", 1, "pictures; the UNet's inputs have as many rows")
+		frames  = flag.Int("frames", 5, "frames of a video")
+		network = flag.String("component", "", "network to time: vae.decoder, or the denoiser")
 		steps   = flag.Int("steps", 5, "steps to time after the first")
 		inputs  = flag.String("inputs", "", "safetensors file with the inputs, and the output to compare with as \"sample\"")
 		output  = flag.String("output", "", "write the output to this safetensors file")
@@ -118,15 +124,23 @@ func run() error {
 	}
 	defer p.Close()
 	r := report{Model: p.Class(), Size: *size, Batch: *batch, DType: cfg.DType, Mode: cfg.Regions, Threads: cfg.Threads, Opened: since()}
-	name, sizes := "unet", precast.Sizes{Batch: *batch, Height: h, Width: w}
-	if p.Class() == "FluxPipeline" {
-		name, sizes.MaxSequenceLength = "transformer", 512
+	name, sizes := *network, precast.Sizes{Batch: *batch, Height: h, Width: w}
+	switch p.Class() {
+	case "WanPipeline":
+		sizes.Frames, sizes.MaxSequenceLength = *frames, 512
+		name = cmp.Or(name, "transformer")
+	case "FluxPipeline":
+		sizes.MaxSequenceLength = 512
+		name = cmp.Or(name, "transformer")
+	default:
+		name = cmp.Or(name, "unet")
 	}
+	r.Network = name
 	prog, err := p.Program(name, sizes)
 	if err != nil {
 		return err
 	}
-	in, want, err := readInputs(flag.Arg(0), *inputs, prog, h, w)
+	in, want, err := readInputs(flag.Arg(0), *inputs, prog, sizes)
 	if err != nil {
 		return err
 	}
@@ -141,7 +155,7 @@ func run() error {
 			return err
 		}
 		if i == 0 {
-			r.First = since()
+			r.First, r.Call = since(), time.Since(begin).Seconds()
 		} else {
 			r.Steps = append(r.Steps, time.Since(begin).Seconds())
 			r.CPU = append(r.CPU, (cpuTime() - used).Seconds())
@@ -177,7 +191,7 @@ func run() error {
 }
 
 // readInputs returns the program's inputs: from the file where it has them, the rotary tables computed, the rest random. want is the file's output.
-func readInputs(dir, path string, prog *precast.Program, h, w int) (in map[string]precast.HostTensor, want *precast.HostTensor, err error) {
+func readInputs(dir, path string, prog *precast.Program, s precast.Sizes) (in map[string]precast.HostTensor, want *precast.HostTensor, err error) {
 	in = map[string]precast.HostTensor{}
 	var file *checkpoint.File
 	if path != "" {
@@ -199,19 +213,18 @@ func readInputs(dir, path string, prog *precast.Program, h, w int) (in map[strin
 		values := make([]float32, n)
 		switch q.Name {
 		case "rotary_cos", "rotary_sin":
-			cfg, err := fluxConfig(dir)
+			cos, sin, err := rotary(dir, s)
 			if err != nil {
 				return nil, nil, err
 			}
-			cos, sin := flux.RoPE(cfg, 512, h/16, w/16)
 			if values = cos; q.Name == "rotary_sin" {
 				values = sin
 			}
 		case "timestep":
 			for i := range values {
-				values[i] = 0.7
-				if prog.Component() == "unet" {
-					values[i] = 700
+				values[i] = 700
+				if s.Frames == 0 && prog.Component() == "transformer" {
+					values[i] = 0.7
 				}
 			}
 		case "guidance":
@@ -251,12 +264,26 @@ func readInputs(dir, path string, prog *precast.Program, h, w int) (in map[strin
 	return in, want, nil
 }
 
-func fluxConfig(dir string) (flux.Config, error) {
-	cfg, err := checkpoint.ReadConfig(filepath.Join(dir, "transformer", "config.json"))
+// rotary computes the transformer's rotary tables.
+func rotary(dir string, s precast.Sizes) (cos, sin []float32, err error) {
+	c, err := checkpoint.ReadConfig(filepath.Join(dir, "transformer", "config.json"))
 	if err != nil {
-		return flux.Config{}, err
+		return nil, nil, err
 	}
-	return flux.ParseConfig(cfg)
+	if s.Frames > 0 {
+		cfg, err := wan.ParseConfig(c)
+		if err != nil {
+			return nil, nil, err
+		}
+		cos, sin = wan.RoPE(cfg, (s.Frames-1)/4+1, s.Height/16, s.Width/16)
+		return cos, sin, nil
+	}
+	cfg, err := flux.ParseConfig(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	cos, sin = flux.RoPE(cfg, s.MaxSequenceLength, s.Height/16, s.Width/16)
+	return cos, sin, nil
 }
 
 // difference is the largest absolute difference, relative to the largest absolute value wanted.
