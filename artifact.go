@@ -98,6 +98,9 @@ func (a *artifact) apply(c *Config, given Config, want pipelines.Options) (pipel
 	if c.modes.some(modeEager) {
 		return want, userErrorf("mode: the artifact %s holds compiled programs, and --mode %s wants single operations; run the checkpoint folder %s", a.path, given.Mode, a.checkpointDir(c))
 	}
+	if c.Offload == offloadBlock && a.file.Regions != "split" {
+		return want, userErrorf("offload: block needs programs that are blocks, and the artifact %s was compiled with --regions %s; compile it with --offload block or --regions split, or take --offload model", a.path, a.file.Regions)
+	}
 	c.Regions = a.file.Regions
 	if c.Scheduler == "" {
 		c.Scheduler = a.file.Scheduler

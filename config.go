@@ -1,7 +1,6 @@
 package precast
 
 import (
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -47,7 +46,9 @@ type Config struct {
 	// submodules count, or all of a component where nothing follows the colon. A file is one execution of a program:
 	// PROGRAM.stepNNN.CALL.safetensors in the denoising loop, else PROGRAM.NNN.safetensors; a tensor is SCOPE/NNN.OP, numbered within its scope.
 	DumpValues, DumpValuesTo string
-	// Offload is "none" (empty) or "model" (a component's weights leave the device when the next one is needed).
+	// Offload is "none" (empty), "model" (a component's weights leave the device when the next one is needed) or "block" (those of a step of a split
+	// component come right before it and leave behind it, the next step's on their way meanwhile). Block implies the regions split; components
+	// without repeated blocks, and what runs eagerly, are offloaded as under model.
 	Offload string
 	// TensorParallelSize is 1 (or 0), the only size.
 	TensorParallelSize int
@@ -92,7 +93,16 @@ type Config struct {
 	Log *slog.Logger
 
 	modes modes // of Mode, once it is checked
+	// splitByOffload says that Regions is what Offload implies.
+	splitByOffload bool
 }
+
+// The values of Config.Offload.
+const (
+	offloadNone  = "none"
+	offloadModel = "model"
+	offloadBlock = "block"
+)
 
 // parseDTypeFlag reads DTYPE[,COMPONENT=DTYPE...].
 func parseDTypeFlag(text string) (pipelines.Options, error) {
@@ -138,15 +148,15 @@ func (c *Config) check() (pipelines.Options, error) {
 	if c.TextEncoderDevice != "" && c.TextEncoderDevice != "cpu" {
 		return dtype, userErrorf("text-encoder-device: found %q, wanted cpu", c.TextEncoderDevice)
 	}
+	given := c.Regions
 	for _, f := range []struct {
 		name  string
 		value *string
 		known []string
-		later string
 	}{
-		{"backend", &c.Backend, []string{"auto", "pjrt", "go"}, ""},
-		{"regions", &c.Regions, []string{"inline", "call", "scan", "split", "auto"}, ""},
-		{"offload", &c.Offload, []string{"none", "model"}, "block is not built yet"},
+		{"backend", &c.Backend, []string{"auto", "pjrt", "go"}},
+		{"regions", &c.Regions, []string{"inline", "call", "scan", "split", "auto"}},
+		{"offload", &c.Offload, []string{offloadNone, offloadModel, offloadBlock}},
 	} {
 		if *f.value == "" {
 			*f.value = f.known[0]
@@ -156,15 +166,17 @@ func (c *Config) check() (pipelines.Options, error) {
 			ok = ok || *f.value == k
 		}
 		if !ok {
-			text := fmt.Sprintf("%s: found %q, wanted %s", f.name, *f.value, strings.Join(f.known, " or "))
-			if f.later != "" {
-				text += " (" + f.later + ")"
-			}
-			return dtype, userErrorf("%s", text)
+			return dtype, userErrorf("%s: found %q, wanted %s", f.name, *f.value, strings.Join(f.known, " or "))
 		}
 	}
 	if err := c.checkEager(); err != nil {
 		return dtype, err
+	}
+	if c.Offload == offloadBlock && c.modes.some(modeCompiled) {
+		if given != "" && given != "split" {
+			return dtype, userErrorf("offload: block brings the weights to the device for one block after the other, each a program of its own, which --regions %s does not make; leave --regions out, or take --regions split or --offload model", given)
+		}
+		c.Regions, c.splitByOffload = "split", given == ""
 	}
 	if c.TensorParallelSize < 0 || c.TensorParallelSize > 1 {
 		return dtype, userErrorf("tensor-parallel-size: found %d, wanted 1 (more devices are not built yet)", c.TensorParallelSize)
@@ -174,6 +186,9 @@ func (c *Config) check() (pipelines.Options, error) {
 	}
 	if err := passes.CheckNames(c.EnabledPasses, c.DisabledPasses); err != nil {
 		return dtype, &UserError{Err: err}
+	}
+	if c.splitByOffload && slices.Contains(c.DisabledPasses, "outline-repeated-blocks") {
+		return dtype, userErrorf("offload: found block, but the pass outline-repeated-blocks, which finds the blocks, is left out; leave out --disable-pass outline-repeated-blocks, or take --offload model")
 	}
 	for _, pass := range []string{"outline-repeated-blocks", "scan-repeated-calls"} {
 		needed := c.Regions == "scan" || c.Regions != "inline" && pass == "outline-repeated-blocks"

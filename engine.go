@@ -177,6 +177,8 @@ type program struct {
 	module *graph.Module
 	// bound is set once the weights are there: one buffer for each parameter slot that is a weight.
 	bound []backends.Buffer
+	// stream is set with bound where the weights come step by step: then bound has none of them.
+	stream *stream
 	// lastUse is the last step that reads a slot.
 	lastUse map[int]int
 	// shared says that the executables are the engine's operations.
@@ -383,7 +385,9 @@ func (e *engine) checkWeights(programs []*pipelines.Program) error {
 		}
 		if m != nil {
 			e.repeats[p.ID()] = m.Repeats
-			err = e.weights.check(p, m)
+			if err = e.weights.check(p, m); err == nil {
+				err = e.weights.need(p, m)
+			}
 		} else if !e.cfg.CacheOnly {
 			module, terr := e.trace(p)
 			if terr != nil {
@@ -391,7 +395,12 @@ func (e *engine) checkWeights(programs []*pipelines.Program) error {
 			}
 			e.traced[p.ID()] = module
 			e.repeats[p.ID()] = passes.HasRepeats(module)
-			err = e.weights.match(p, moduleWeights(module))
+			if err = e.weights.match(p, moduleWeights(module)); err == nil && e.cfg.Offload == offloadBlock && !e.eager(p) {
+				var m *manifest
+				if m, err = outlineOf(p, module); err == nil {
+					err = e.weights.need(p, m)
+				}
+			}
 		}
 		var user *UserError
 		if err != nil && !errors.As(err, &user) {
@@ -400,6 +409,22 @@ func (e *engine) checkWeights(programs []*pipelines.Program) error {
 		faults = append(faults, err)
 	}
 	return asUser(errors.Join(faults...))
+}
+
+// outlineOf is what a split module's manifest will say of its weights.
+func outlineOf(p *pipelines.Program, module *graph.Module) (*manifest, error) {
+	plan, err := passes.Split(module)
+	if err != nil {
+		return nil, &InternalError{Phase: "passes", Program: p.ID(), Err: err}
+	}
+	m := &manifest{Main: *newPlanFile(plan)}
+	if prep := passes.Prepare(module); prep != nil {
+		m.Prep = newPlanFile(prep)
+		for _, q := range prep.Programs {
+			m.Prep.Executables = append(m.Prep.Executables, exeFile{Name: q.Name, Moves: movesOf(q)})
+		}
+	}
+	return m, nil
 }
 
 // foundManifest is the manifest of a program that is ready, in the artifact or in the cache, nil where there is none.
@@ -554,7 +579,7 @@ var errMissing = errors.New("an executable is missing")
 func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest, read func(exeFile) ([]byte, bool)) (*program, error) {
 	name := p.Name
 	made := &program{manifest: m, shared: e.eager(p), weightValues: map[int]summary{}}
-	if e.willRun && e.cfg.Offload != "model" {
+	if e.willRun && e.cfg.Offload == offloadNone {
 		var beside sync.WaitGroup
 		beside.Go(func() {
 			// What is wrong is left for bind to report.

@@ -62,9 +62,9 @@ func (e *engine) Put(shape graph.Shape, data []byte) (pipelines.Tensor, error) {
 	return e.newTensor(buf), nil
 }
 
-// Release implements pipelines.Executor: with --offload model a component's weights leave the device.
+// Release implements pipelines.Executor: with --offload model and block a component's weights leave the device.
 func (e *engine) Release(component string) {
-	if e.cfg.Offload != "model" {
+	if e.cfg.Offload == offloadNone {
 		return
 	}
 	e.mu.Lock()
@@ -112,6 +112,13 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 		slots[i] = t.buf
 		given[i] = true
 	}
+	var weights *streaming
+	if made.stream != nil {
+		if weights, err = e.weights.start(ctx, p, made.stream); err != nil {
+			return nil, err
+		}
+		defer weights.end()
+	}
 	look := e.probe(p, made)
 	// Whatever is not a result in the end is freed.
 	var values []backends.Buffer
@@ -124,9 +131,17 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 		}
 	}()
 	for i, s := range plan.Steps {
+		var streamed map[int]backends.Buffer
+		if weights != nil {
+			if streamed, err = weights.weights(ctx, i); err != nil {
+				return nil, err
+			}
+		}
 		args := make([]backends.Buffer, len(s.Args))
 		for k, a := range s.Args {
-			args[k] = slots[a]
+			if args[k] = slots[a]; streamed[a] != nil {
+				args[k] = streamed[a]
+			}
 		}
 		var donate []int
 		for _, k := range plan.Executables[s.Program].Donated {
@@ -143,6 +158,11 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 			return nil, deviceError("execute", p.ID(), fmt.Errorf("step %d of %d (%s): %w", i+1, len(plan.Steps), s.Scope, err))
 		}
 		values = append(values, res...)
+		if weights != nil {
+			if err := weights.done(ctx, res); err != nil {
+				return nil, err
+			}
+		}
 		if err := look.after(ctx, i, s, res); err != nil {
 			return nil, errors.Join(err, look.done())
 		}

@@ -1,6 +1,7 @@
 package precast
 
 import (
+	"errors"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,13 +19,17 @@ func allocate(n int64) ([]byte, func([]byte), error) {
 }
 
 // populate maps the pages of a file's mapping at once, from the page cache or by reading ahead, rather than one fault after the other in the
-// first execution. Older systems don't know the advice: then the faults come.
-func populate(b []byte) {
+// first execution. Older systems don't know the advice: then the faults come. What can't be read is an error.
+func populate(b []byte) error {
 	if len(b) == 0 {
-		return
+		return nil
 	}
 	page := uintptr(unix.Getpagesize())
 	start := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	from := start &^ (page - 1)
-	_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, start+uintptr(len(b))-from, unix.MADV_POPULATE_READ)
+	_, _, errno := unix.Syscall(unix.SYS_MADVISE, from, start+uintptr(len(b))-from, unix.MADV_POPULATE_READ)
+	if errno == unix.EFAULT || errno == unix.EHWPOISON || errno == unix.EIO {
+		return errors.New("the file was cut short or can't be read")
+	}
+	return nil
 }

@@ -254,14 +254,25 @@ func (p *Pipeline) checkMemory(req *Request, stages []Stage) error {
 	}
 	weights := p.weightBytes()
 	if have := availableMemory(); have > 0 && activations+weights > have {
-		return userErrorf("%s needs about %s for activations and %s for weights in %s, and %s of memory is available; take a smaller size or batch, --dtype bfloat16, or --offload model",
-			s, FormatBytes(activations), FormatBytes(weights), graph.DTypeName(p.engine.dtype), FormatBytes(have))
+		return userErrorf("%s needs about %s for activations and %s for weights in %s, and %s of memory is available; take a smaller size or batch, %s",
+			s, FormatBytes(activations), FormatBytes(weights), graph.DTypeName(p.engine.dtype), FormatBytes(have), p.lessMemory())
 	}
 	return nil
 }
 
+// lessMemory is what else a user can do about memory.
+func (p *Pipeline) lessMemory() string {
+	switch p.cfg.Offload {
+	case offloadModel:
+		return "--dtype bfloat16, or --offload block"
+	case offloadBlock:
+		return "or --dtype bfloat16"
+	}
+	return "--dtype bfloat16, --offload model, or --offload block"
+}
+
 // weightBytes is how much memory the weights take that have to be brought to the device and are there together: those of all components, or
-// of the largest where they take turns.
+// of the largest where they take turns, and of this the largest blocks where these do.
 func (p *Pipeline) weightBytes() int64 {
 	var all, largest int64
 	for _, e := range p.engines() {
@@ -269,7 +280,7 @@ func (p *Pipeline) weightBytes() int64 {
 			all, largest = all+n, max(largest, n)
 		}
 	}
-	if p.cfg.Offload == "model" {
+	if p.cfg.Offload != offloadNone {
 		return largest
 	}
 	return all

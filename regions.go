@@ -11,14 +11,10 @@ import (
 // checkRegions refuses regions that would cut nothing: where none of the programs' components has repeated blocks, or one that is named has none. Of the
 // others it notes that each stays one program without functions. An artifact has been checked when it was compiled; auto asks for nothing.
 func (p *Pipeline) checkRegions(programs []*pipelines.Program, named []string) error {
-	if p.cfg.Regions == "inline" || p.cfg.Regions == "auto" || p.artifact != nil {
+	repeats := p.repeats()
+	p.noteOffload(programs, repeats)
+	if p.cfg.Regions == "inline" || p.cfg.Regions == "auto" || p.cfg.splitByOffload || p.artifact != nil {
 		return nil
-	}
-	repeats := map[string]bool{} // by program
-	for _, e := range p.engines() {
-		e.mu.Lock()
-		maps.Copy(repeats, e.repeats)
-		e.mu.Unlock()
 	}
 	// By component: whether any of its programs has repeated blocks.
 	found := map[string]bool{}
@@ -54,6 +50,38 @@ func (p *Pipeline) checkRegions(programs []*pipelines.Program, named []string) e
 		}
 	}
 	return nil
+}
+
+// repeats says of programs by ID whether they were found to have repeated blocks.
+func (p *Pipeline) repeats() map[string]bool {
+	all := map[string]bool{}
+	for _, e := range p.engines() {
+		e.mu.Lock()
+		maps.Copy(all, e.repeats)
+		e.mu.Unlock()
+	}
+	return all
+}
+
+// noteOffload says which programs --offload block does not stream.
+func (p *Pipeline) noteOffload(programs []*pipelines.Program, repeats map[string]bool) {
+	if p.cfg.Offload != offloadBlock {
+		return
+	}
+	for _, q := range programs {
+		found, known := repeats[q.ID()]
+		why := ""
+		switch {
+		case q.Component == "":
+		case p.engineOf(q).eager(q):
+			why = "it runs eagerly"
+		case known && !found:
+			why = "it has no repeated blocks"
+		}
+		if why != "" {
+			p.cfg.Log.Info("offload block: the weights are on the device together, as under --offload model", "program", q.Name, "reason", why)
+		}
+	}
 }
 
 const noBlocks = "no component here has any"

@@ -20,11 +20,13 @@ type Stats struct {
 	// ones there are, each an executable, compiled or loaded once and counted for the program that needed it first.
 	Counts map[string]int64 `json:"counts"`
 	// Bytes has weights (brought to the device; of them mapped in place, copied since the file does not align them, converted from another dtype, folded
-	// with what LoRAs add),
-	// cache_written and executables.
+	// with what LoRAs add, streamed: brought block by block under --offload block, each time that they were), cache_written and executables.
 	Bytes map[string]int64 `json:"bytes"`
-	// Seconds has one entry a phase.
+	// Seconds has one entry a phase. Of what is streamed, stream_load is how long weights were brought to the device, beside the steps; stream_wait how
+	// long steps waited for them, and stream_compute how long the steps with weights took from then on.
 	Seconds map[string]float64 `json:"seconds"`
+	// Streamed says more of what was brought block by block.
+	Streamed StreamedWeights `json:"streamed"`
 	// PeakRSS is the process's peak resident set, where the system tells.
 	PeakRSS int64 `json:"peak_rss_bytes"`
 	// Components has the same by program.
@@ -128,6 +130,12 @@ func (s *Stats) WriteTable(w io.Writer) error {
 	}
 	if n := s.Counts["operations"]; n > 0 {
 		if _, err := fmt.Fprintf(w, "%d executables of single operations\n", n); err != nil {
+			return err
+		}
+	}
+	if c := s.Streamed; c.Units > 0 {
+		if _, err := fmt.Fprintf(w, "%s of weights streamed in %d blocks, at most %d (%s) on the device at once; %.3f s of loading, of which steps waited %.3f s, and computed %.3f s\n",
+			FormatBytes(s.Bytes["streamed"]), c.Units, c.Peak, FormatBytes(c.PeakBytes), s.Seconds["stream_load"], s.Seconds["stream_wait"], s.Seconds["stream_compute"]); err != nil {
 			return err
 		}
 	}

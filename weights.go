@@ -54,6 +54,10 @@ type weightStore struct {
 	bytes map[string]int64
 	// device holds buffers by component, dtype and key; prepared weights by component and the digest of how they are made.
 	device map[weightID]backends.Buffer
+	// needs is the most memory that a component's weights take at once, where some of its programs are streamed.
+	needs map[string]int64
+	// idle is the memory of streamed weights between two runs.
+	idle *streamPool
 }
 
 type weightID struct {
@@ -63,7 +67,7 @@ type weightID struct {
 }
 
 func newWeightStore(e *engine) *weightStore {
-	return &weightStore{e: e, matched: map[string]checkpoint.Tensor{}, bytes: map[string]int64{}, device: map[weightID]backends.Buffer{}}
+	return &weightStore{e: e, matched: map[string]checkpoint.Tensor{}, bytes: map[string]int64{}, device: map[weightID]backends.Buffer{}, needs: map[string]int64{}}
 }
 
 // check matches a program's weights against the checkpoint without reading one. The error lists everything that does not fit.
@@ -81,11 +85,12 @@ func (w *weightStore) checkLocked(p *pipelines.Program, m *manifest) error {
 	return w.matchLocked(p, params)
 }
 
-// toLoad is what the matched weights take by component, without those of components of which any is on the device already.
+// toLoad is the most that the matched weights take at once by component, without those of components of which any is on the device already.
 func (w *weightStore) toLoad() map[string]int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	left := maps.Clone(w.bytes)
+	maps.Copy(left, w.needs)
 	for id := range w.device {
 		delete(left, id.component)
 	}
@@ -150,6 +155,14 @@ func (w *weightStore) bind(ctx context.Context, p *pipelines.Program, made *prog
 	start := time.Now()
 	defer func() { w.e.stats.time(p.Name, "weights", start) }()
 	bound := make([]backends.Buffer, len(made.manifest.Main.Params))
+	if w.e.streams(p, made.manifest) {
+		var err error
+		if made.stream, err = w.stream(p, made); err != nil {
+			return err
+		}
+		made.bound = bound
+		return nil
+	}
 	if err := w.load(ctx, p.Component, made.manifest.direct()); err != nil {
 		return err
 	}
@@ -258,7 +271,9 @@ func (w *weightStore) upload(component string, t checkpoint.Tensor, shape graph.
 	if w.inPlace(component, t, shape) {
 		// The mapping outlives the buffer: the engine closes the checkpoint last.
 		w.e.stats.bytes("mapped", size)
-		populate(t.Bytes())
+		if err := populate(t.Bytes()); err != nil {
+			return nil, asUser(fmt.Errorf("%s: tensor %q: %w", t.File.Path(), t.Key, err))
+		}
 		return w.buffer(component, t.Bytes(), shape, nil)
 	}
 	dst := a.take(size)
@@ -454,7 +469,7 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 		each := len(dst) / len(args)
 		for k, arg := range args {
 			t := w.matched[component+"/"+stored[arg].Name]
-			if err := w.permute(component, t, dst[k*each:(k+1)*each], shape.DType, mv); err != nil {
+			if err := w.permute(component, t, dst[k*each:(k+1)*each], shape.DType, mv, func(n int) []byte { return make([]byte, n) }); err != nil {
 				return err
 			}
 		}
@@ -468,8 +483,8 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 	return nil
 }
 
-// permute is read with the elements in the order of the move.
-func (w *weightStore) permute(component string, t checkpoint.Tensor, dst []byte, dtype graph.DType, mv *move) error {
+// permute is read with the elements in the order of the move. space gives it memory to work in.
+func (w *weightStore) permute(component string, t checkpoint.Tensor, dst []byte, dtype graph.DType, mv *move, space func(int) []byte) error {
 	if len(mv.Permutation) == 1 {
 		return w.read(component, t, dst, dtype) // in the order in which it is stored
 	}
@@ -482,7 +497,7 @@ func (w *weightStore) permute(component string, t checkpoint.Tensor, dst []byte,
 		}
 		return nil
 	}
-	straight := make([]byte, len(dst))
+	straight := space(len(dst))
 	if err := w.read(component, t, straight, dtype); err != nil {
 		return err
 	}
@@ -494,6 +509,7 @@ func (w *weightStore) release(component string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var errs []error
+	w.dropIdle()
 	for id, buf := range w.device {
 		if id.component == component {
 			errs = append(errs, buf.Delete())
@@ -513,6 +529,7 @@ func (w *weightStore) release(component string) error {
 func (w *weightStore) close() error {
 	var errs []error
 	components := map[string]bool{}
+	w.dropIdle()
 	for id := range w.device {
 		components[id.component] = true
 	}
@@ -520,6 +537,14 @@ func (w *weightStore) close() error {
 		errs = append(errs, w.release(c))
 	}
 	return errors.Join(errs...)
+}
+
+// dropIdle gives back the memory of streamed weights.
+func (w *weightStore) dropIdle() {
+	if w.idle != nil {
+		w.idle.drop()
+		w.idle = nil
+	}
 }
 
 // firstNonFinite looks for NaN or infinity in a component's weights, for the message about a result that holds some.

@@ -53,7 +53,8 @@ func TestPeakRSS(t *testing.T) {
 	}
 	needBackend(t, "pjrt")
 	if model == "" {
-		model = bigFlux(t)
+		// Four gigabytes in bfloat16.
+		model = bigFlux(t, 16, 7, 14)
 	}
 	cacheDir := t.TempDir()
 	loras := rssLoRA(t, model)
@@ -110,8 +111,8 @@ func measureRSS(t *testing.T, args []string) {
 	fmt.Printf("RSS %s\n", data)
 }
 
-// bigFlux is the tiny FLUX.1-dev with a transformer of four gigabytes in bfloat16, in shards.
-func bigFlux(t *testing.T) string {
+// bigFlux is the tiny FLUX.1-dev with a large transformer in bfloat16, in shards: its heads are of 128, its blocks double and single.
+func bigFlux(t *testing.T, heads, double, single int) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("testdata/tiny/flux1-dev/model")); err != nil {
@@ -128,7 +129,7 @@ func bigFlux(t *testing.T) string {
 		}
 	}
 	editJSON(t, filepath.Join(transformer, "config.json"), map[string]any{
-		"attention_head_dim": 128, "num_attention_heads": 16, "axes_dims_rope": []int{16, 56, 56}, "num_layers": 7, "num_single_layers": 14,
+		"attention_head_dim": 128, "num_attention_heads": heads, "axes_dims_rope": []int{16, 56, 56}, "num_layers": double, "num_single_layers": single,
 	})
 	ck, err := checkpoint.Open(dir)
 	if err != nil {

@@ -31,7 +31,8 @@ const maxHeader = 100_000_000
 type File struct {
 	path     string
 	size     int64
-	keys     []string // in the order of the data
+	info     os.FileInfo // of the open file
+	keys     []string    // in the order of the data
 	tensors  map[string]Tensor
 	metadata map[string]string
 	digest   [sha256.Size]byte
@@ -80,7 +81,7 @@ func OpenFile(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	f := &File{path: path, size: st.Size(), digest: sha256.Sum256(header)}
+	f := &File{path: path, size: st.Size(), info: st, digest: sha256.Sum256(header)}
 	if err := f.parseHeader(header); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -326,6 +327,17 @@ func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
 // HeaderDigest is the SHA-256 of the header text. It fixes every key, dtype, shape and offset, and so the file's length, but not
 // the values.
 func (f *File) HeaderDigest() [sha256.Size]byte { return f.digest }
+
+// Intact returns an error, with the first tensor that is missing, where the file has become shorter since it was opened. What is missing of its last page reads as zeros, without a fault. A file that
+// took its name, as an update does it, changes nothing: the one that was opened stays mapped.
+func (f *File) Intact() error {
+	st, err := os.Stat(f.path)
+	if err != nil || !os.SameFile(st, f.info) || st.Size() >= f.size {
+		return nil
+	}
+	key := f.keys[slices.IndexFunc(f.keys, func(k string) bool { return f.tensors[k].Offset+f.tensors[k].Size > st.Size() })]
+	return fmt.Errorf("%s: tensor %q: the file was cut short while it is in use: it had %d bytes, found %d", f.path, key, f.size, st.Size())
+}
 
 // Close unmaps the file. Every view that Bytes handed out is invalid from then on: reading one crashes the process.
 func (f *File) Close() error {
