@@ -248,7 +248,7 @@ func (x *Inspection) cost(o CostOptions) error {
 	if x.Module == nil {
 		return userErrorf("cost: %s is a %s; the cost is that of a graph, add --component NAME for a checkpoint's or an artifact's", x.Path, x.Kind)
 	}
-	x.Cost = cost.Analyze(x.Module)
+	x.Cost = cost.Analyze(x.Module, cost.Options{Order: cost.DepthFirst})
 	top := x.Cost.Scopes.Find(o.Scope)
 	if top == nil {
 		near := o.Scope

@@ -83,6 +83,6 @@ func peak(m *graph.Module, f *graph.Func, calls map[string]int64) int64 {
 
 // costOf is the work that the graph shows: "flops", "transcendentals" and, of each op by itself, "bytes accessed".
 func costOf(m *graph.Module) map[string]float64 {
-	c := cost.Analyze(m).Total
+	c := cost.Analyze(m, cost.Options{}).Total
 	return map[string]float64{"flops": c.Flops, "transcendentals": c.Transcendentals, "bytes accessed": c.BytesRead + c.BytesWritten}
 }

@@ -10,7 +10,7 @@
 // # What is alive
 //
 // Activations are the values that the program computes, its results among them: not its weights, not its inputs, not its constants. They are
-// placed as a compiler such as XLA places them, in the order of the graph:
+// placed as a compiler such as XLA places them, in the order that Options ask for:
 //
 //   - a chain of elementwise and moving ops, each read once, is one loop and only what its last op gives takes memory; so is a cheap op that is read
 //     by several loops and made of one large value; broadcasts, iotas and constants that loops alone read take none;
@@ -20,7 +20,7 @@
 //   - a result takes the memory of a donated input of its size that is dead by then;
 //   - whatever nobody needs any more is free at once, and there are no gaps.
 //
-// A called function keeps its caller's operands alive until it returns. Order and fusion of a real compiler differ, so the peak is an
+// A called function keeps its caller's operands alive until it returns. Fusion and placing of a real compiler differ in detail, so the peak is an
 // estimate.
 package cost
 
@@ -107,9 +107,16 @@ type Report struct {
 	Scopes *Scope `json:"scopes"`
 }
 
+// Options say whose memory is counted.
+type Options struct {
+	// Order is the one that ops run in. With another than the graph's, Temporaries are those of values that have their places in one piece of memory, as XLA gives
+	// them, with the gaps between them.
+	Order Order
+}
+
 // Analyze computes the cost of a verified module.
-func Analyze(m *graph.Module) *Report {
-	a := &analysis{m: m, costs: map[*graph.Func]Cost{}, memory: map[memoryKey]*memory{}, turns: map[*graph.Node]float64{}}
+func Analyze(m *graph.Module, o Options) *Report {
+	a := &analysis{m: m, order: o.Order, costs: map[*graph.Func]Cost{}, memory: map[memoryKey]*memory{}, turns: map[*graph.Node]float64{}}
 	r := &Report{Module: m.Name}
 	entry := m.Entry()
 	r.Total = a.function(entry)
@@ -179,6 +186,7 @@ func Analyze(m *graph.Module) *Report {
 // analysis keeps what is known of functions, which may be called many times.
 type analysis struct {
 	m      *graph.Module
+	order  Order
 	costs  map[*graph.Func]Cost
 	memory map[memoryKey]*memory
 	turns  map[*graph.Node]float64

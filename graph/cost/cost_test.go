@@ -139,7 +139,7 @@ func TestFlops(t *testing.T) {
 			return %2`, 8, 0, 32, 32},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := Analyze(backendtest.Parse(t, c.text))
+			r := Analyze(backendtest.Parse(t, c.text), Options{})
 			if got := r.Total; got != (Cost{c.flops, c.transcendental, c.read, c.written}) {
 				t.Errorf("found %+v, wanted %v, %v, %v, %v", got, c.flops, c.transcendental, c.read, c.written)
 			}
@@ -167,7 +167,7 @@ func TestAttention(t *testing.T) {
 		%%10 = divide %%7, %%9 : f32[%[1]d,%[3]d,%[2]d,%[2]d]
 		%%11 = dot_general %%10, %%2 {lhs_batching = [0, 1], rhs_batching = [0, 1], lhs_contracting = [3], rhs_contracting = [2]} : f32[%[1]d,%[3]d,%[2]d,%[4]d]
 		return %%11`, b, l, h, d))
-	r := Analyze(m)
+	r := Analyze(m, Options{})
 	scores := float64(b * h * l * l)
 	if want := 4*scores*d + 2*scores + 2*(scores-scores/l); r.Total.Flops != want || r.Total.Transcendentals != scores {
 		t.Errorf("found %v and %v, wanted %v and %v", r.Total.Flops, r.Total.Transcendentals, want, scores)
@@ -247,7 +247,7 @@ func TestTripCount(t *testing.T) {
 		if turns != c.turns || known != c.known {
 			t.Errorf("found %d, %v, wanted %d, %v, of\n%s", turns, known, c.turns, c.known, c.text)
 		}
-		if r := Analyze(m); (r.UnknownLoops == 0) != c.known {
+		if r := Analyze(m, Options{}); (r.UnknownLoops == 0) != c.known {
 			t.Errorf("%d loops are not known of\n%s", r.UnknownLoops, c.text)
 		}
 	}
@@ -339,7 +339,7 @@ func TestLiveness(t *testing.T) {
 		{"nothing", `%0 = input "x" : f32[16] return %0`, nil, 0, 0, 64, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := Analyze(backendtest.Parse(t, c.text))
+			r := Analyze(backendtest.Parse(t, c.text), Options{})
 			var live []int64
 			for _, n := range r.Nodes {
 				live = append(live, n.Live)
@@ -433,7 +433,7 @@ func TestScopes(t *testing.T) {
 			%1 = broadcast_in_dim %0 {broadcast_dimensions = [1]} : f32[4,4] loc("blocks.1.fc")
 			return %1 "prepared:blocks.1.fc.weight"
 		}`)
-	r := Analyze(m)
+	r := Analyze(m, Options{})
 	checkReport(t, r)
 	if r.Weights != 2 || r.WeightBytes != 128 || r.Parameters != 16+4 || r.Prepare.BytesWritten != 64 || r.Prepare.BytesRead != 16 {
 		t.Errorf("found %d weights, %d bytes, %d parameters, prepared by %+v", r.Weights, r.WeightBytes, r.Parameters, r.Prepare)
@@ -480,7 +480,7 @@ func TestDoublings(t *testing.T) {
 		fmt.Fprintf(&b, "%%%d = add %%%d, %%%d : f32[16,16]\n", i+2, i+1, i+1)
 	}
 	fmt.Fprintf(&b, "return %%%d", length+1)
-	r := Analyze(backendtest.Parse(t, b.String()))
+	r := Analyze(backendtest.Parse(t, b.String()), Options{})
 	checkReport(t, r)
 	if want := float64(2*16*16*16 + length*16*16); r.Total.Flops != want || r.Peak.Bytes != 1024 {
 		t.Errorf("found %v flops, a peak of %d, wanted %v and 1024", r.Total.Flops, r.Peak.Bytes, want)
@@ -494,7 +494,7 @@ func TestRandomPrograms(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := Analyze(p.Module)
+		r := Analyze(p.Module, Options{})
 		checkReport(t, r)
 		if r.Total.Flops <= 0 || t.Failed() {
 			t.Fatalf("seed %d: %+v", seed, r.Total)

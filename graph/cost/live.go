@@ -40,28 +40,43 @@ type placement struct {
 	buffers map[*graph.Value]*buffer
 	fused   map[*graph.Node]bool
 	sources map[*graph.Value][]*buffer
+	// nodes are the function's in the order in which they run; index is each one's place in the graph.
+	nodes []*graph.Node
+	index map[*graph.Node]int
 }
 
-// place gives every value that takes memory its buffer.
-func place(f *graph.Func, donated func(*graph.Param) bool) *placement {
-	p := &placement{f: f, uses: graph.Uses(f), buffers: map[*graph.Value]*buffer{}, fused: map[*graph.Node]bool{}, sources: map[*graph.Value][]*buffer{}}
+// place gives every value that takes memory its buffer, and says how long it is there when the nodes run in the order o.
+func place(f *graph.Func, o Order, donated func(*graph.Param) bool) *placement {
+	p := &placement{
+		f: f, uses: graph.Uses(f), buffers: map[*graph.Value]*buffer{}, fused: map[*graph.Node]bool{}, sources: map[*graph.Value][]*buffer{},
+		index: map[*graph.Node]int{},
+	}
 	for _, q := range f.Params {
 		if donated(q) {
 			p.buffers[q.Value] = &buffer{value: q.Value, size: graph.ByteSize(q.Value.Shape), last: -1, born: -1, param: true}
 		}
 	}
 	for i, n := range f.Nodes {
-		k := rules[n.Op].kind
+		p.index[n] = i
+		k := kindOf(n)
 		if k == alias || p.isFused(n) {
 			continue
 		}
 		for _, v := range n.Results {
 			size := graph.ByteSize(v.Shape)
-			b := &buffer{value: v, bytes: size, size: size, born: i, last: i}
+			b := &buffer{value: v, bytes: size, size: size}
 			if n.Op == graph.OpConstant {
 				b.bytes = 0 // in the program
 			}
 			p.buffers[v] = b
+		}
+	}
+	p.nodes = p.order(o)
+	for i, n := range p.nodes {
+		for _, v := range n.Results {
+			if b := p.buffers[v]; b != nil {
+				b.born, b.last = i, i
+			}
 		}
 	}
 	read := func(v *graph.Value, at int, result bool) {
@@ -70,8 +85,8 @@ func place(f *graph.Func, donated func(*graph.Param) bool) *placement {
 			b.result = b.result || result
 		}
 	}
-	for i, n := range f.Nodes {
-		if rules[n.Op].kind == alias || p.fused[n] {
+	for i, n := range p.nodes {
+		if kindOf(n) == alias || p.fused[n] {
 			continue
 		}
 		for _, v := range n.Operands {
@@ -84,9 +99,19 @@ func place(f *graph.Func, donated func(*graph.Param) bool) *placement {
 	return p
 }
 
+// kindOf is the kind of the node's op, but for concatenations that XLA on the CPU makes no part of a loop: those along the last axis and those of many values
+// (CpuInstructionFusion::ShouldFuse in xla/service/cpu/cpu_instruction_fusion.cc).
+func kindOf(n *graph.Node) kind {
+	const many = 8
+	if n.Op == graph.OpConcat && (len(n.Operands) > many || n.Results[0].Shape.Rank() > 1 && n.Attrs.Int("dimension") == n.Results[0].Shape.Rank()-1) {
+		return opaque
+	}
+	return rules[n.Op].kind
+}
+
 // isFused decides whether a node is computed within the loops that read it.
 func (p *placement) isFused(n *graph.Node) bool {
-	k := rules[n.Op].kind
+	k := kindOf(n)
 	if k != free && k != loop && k != elementwise || len(n.Results) != 1 {
 		return false
 	}
@@ -116,7 +141,7 @@ func (p *placement) readers(v *graph.Value, cheap bool) (loops bool, count int) 
 		if u.Node == nil {
 			return false, 0
 		}
-		switch rules[u.Node.Op].kind {
+		switch kindOf(u.Node) {
 		case loop, elementwise, closing:
 			count++
 		case free:
@@ -153,7 +178,7 @@ func (p *placement) from(v *graph.Value) []*buffer {
 		return list
 	}
 	var list []*buffer
-	if rules[n.Op].kind == alias {
+	if kindOf(n) == alias {
 		list = p.from(n.Operands[min(v.Index, len(n.Operands)-1)])
 	} else {
 		for _, o := range n.Operands {
@@ -188,7 +213,7 @@ func (p *placement) sameIndex(values []*graph.Value) []*buffer {
 				}
 				continue
 			}
-			if n != nil && rules[n.Op].kind == elementwise {
+			if n != nil && kindOf(n) == elementwise {
 				visit(n.Operands)
 			}
 		}
@@ -208,7 +233,7 @@ func plainDot(n *graph.Node) bool {
 // inPlace lists the buffers that result i of node n may be written over, if they are dead afterwards.
 func (p *placement) inPlace(n *graph.Node, i int) []*buffer {
 	switch {
-	case rules[n.Op].kind == elementwise:
+	case kindOf(n) == elementwise:
 		return p.sameIndex(n.Operands)
 	case n.Op == graph.OpWhile:
 		return p.from(n.Operands[i])
@@ -224,8 +249,8 @@ func (a *analysis) live(f *graph.Func, state bool) *memory {
 	if m, ok := a.memory[key]; ok {
 		return m
 	}
-	p := place(f, func(q *graph.Param) bool { return q.Donated || state })
-	m := &memory{}
+	p := place(f, a.order, func(q *graph.Param) bool { return q.Donated || state })
+	m := &memory{live: make([]int64, len(f.Nodes)), before: make([]int64, len(f.Nodes)), placed: make([]int64, len(f.Nodes))}
 	a.memory[key] = m
 	dying := make([][]*buffer, len(f.Nodes)+1)
 	var donated []*buffer
@@ -251,9 +276,11 @@ func (a *analysis) live(f *graph.Func, state bool) *memory {
 	}
 	var innerPeak *Peak
 	at := -1
-	for i, n := range f.Nodes {
-		m.before = append(m.before, now)
-		m.placed = append(m.placed, 0)
+	blocks := map[*buffer]*block{}
+	var scratch []*block
+	for i, n := range p.nodes {
+		k := p.index[n]
+		m.before[k] = now
 		var inner *memory
 		consider := func(g *graph.Func, state bool) {
 			if g == nil {
@@ -273,13 +300,14 @@ func (a *analysis) live(f *graph.Func, state bool) *memory {
 		}
 		// What a call or an if gives is among what the callee has alive; what a while gives is there during all turns.
 		kept, keptTemporary := now, temporary
-		for k, v := range n.Results {
+		for j, v := range n.Results {
 			b := p.buffers[v]
 			if b == nil {
 				continue
 			}
-			m.placed[i] += b.bytes
-			candidates := p.inPlace(n, k)
+			m.placed[k] += b.bytes
+			taken := &block{size: b.size, from: i}
+			candidates := p.inPlace(n, j)
 			if over := slices.IndexFunc(candidates, func(o *buffer) bool {
 				_, gone := died[o]
 				return o.last == i && o.size == b.size && !gone && o.bytes > 0
@@ -287,15 +315,18 @@ func (a *analysis) live(f *graph.Func, state bool) *memory {
 				o := candidates[over]
 				died[o] = i - 1
 				free(o)
+				taken = blocks[o]
 			}
 			if b.result {
-				if k := slices.IndexFunc(donated, func(d *buffer) bool { return d.size == b.size && d.last <= i }); k >= 0 {
-					donated = slices.Delete(donated, k, k+1)
+				if j := slices.IndexFunc(donated, func(d *buffer) bool { return d.size == b.size && d.last <= i }); j >= 0 {
+					donated = slices.Delete(donated, j, j+1)
 					m.aliased += b.size
-					m.placed[i] -= b.bytes
+					m.placed[k] -= b.bytes
 					b.bytes = 0
 				}
 			}
+			taken.until, taken.result = b.last, b.result
+			blocks[b] = taken
 			now += b.bytes
 			if !b.result {
 				temporary += b.bytes
@@ -311,7 +342,10 @@ func (a *analysis) live(f *graph.Func, state bool) *memory {
 				mostTemporary = max(mostTemporary, keptTemporary+inner.temporaries)
 			}
 		}
-		m.live = append(m.live, most)
+		if inner != nil {
+			scratch = append(scratch, &block{size: inner.temporaries, from: i, until: i})
+		}
+		m.live[k] = most
 		m.temporaries = max(m.temporaries, mostTemporary)
 		if most > m.peak.Bytes {
 			m.peak.Bytes, at = most, i
@@ -328,16 +362,29 @@ func (a *analysis) live(f *graph.Func, state bool) *memory {
 		}
 	}
 	if at >= 0 {
-		m.atPeak(f, p, at, died, innerPeak)
+		m.atPeak(p, at, died, innerPeak)
+	}
+	if a.order != GraphOrder {
+		seen := map[*block]bool{}
+		for _, n := range p.nodes {
+			for _, v := range n.Results {
+				// What computes in a result's memory is no temporary.
+				if b := p.buffers[v]; b != nil && b.bytes > 0 && !blocks[b].result && !seen[blocks[b]] {
+					seen[blocks[b]] = true
+					scratch = append(scratch, blocks[b])
+				}
+			}
+		}
+		m.temporaries = extent(scratch)
 	}
 	return m
 }
 
 // atPeak lists what is alive at node i.
-func (m *memory) atPeak(f *graph.Func, p *placement, at int, died map[*buffer]int, inner *Peak) {
-	n := f.Nodes[at]
+func (m *memory) atPeak(p *placement, at int, died map[*buffer]int, inner *Peak) {
+	n := p.nodes[at]
 	m.peak.Op, m.peak.Scope = n.Op, n.Scope
-	for i, d := range f.Nodes[:at+1] {
+	for i, d := range p.nodes[:at+1] {
 		if i == at && inner != nil && n.Op != graph.OpWhile {
 			break // what the call gives is among what the callee has
 		}
