@@ -84,13 +84,13 @@ type Config struct {
 	// ConfigOnly reads config files alone: of a model at the hub nothing else is downloaded. What it opens can be compiled up to StableHLO.
 	ConfigOnly bool
 	// Download, when set, is told how many bytes of how many have been downloaded.
-	Download func(done, total int64)
+	Download func(done, total int64) `json:"-"`
 
 	// Checkpoint is the folder that an artifact's weights are read from, where it is not the one that it was compiled from.
 	Checkpoint string
 
 	// Log gets notes and warnings; nil discards them.
-	Log *slog.Logger
+	Log *slog.Logger `json:"-"`
 
 	modes modes // of Mode, once it is checked
 	// splitByOffload says that Regions is what Offload implies.

@@ -37,7 +37,7 @@ type command struct {
 }
 
 func commands() []command {
-	return []command{runCommand, compileCommand, inspectCommand, modelsCommand, cacheCommand, pluginCommand, envCommand}
+	return []command{runCommand, compileCommand, benchCommand, inspectCommand, modelsCommand, cacheCommand, pluginCommand, envCommand}
 }
 
 func (c *cli) main(args []string) int {
