@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"precast/backends/plugin"
 	"precast/graph/checkpoint"
 	"precast/graph/pipelines"
 )
@@ -94,7 +95,6 @@ func (t *benchTask) run(ctx context.Context) (answer *benchAnswer, err error) {
 	if err := p.checkRegions(alone, []string{t.Name}); err != nil {
 		return nil, err
 	}
-	answer.Plugin = BenchPlugin{Name: e.backend.name, Platform: e.backend.client.Platform(), Version: e.backend.client.PlatformVersion()}
 	r := &answer.Run
 	r.Steps, r.StepsCPU = []float64{}, []float64{}
 	var results map[string]HostTensor
@@ -121,6 +121,7 @@ func (t *benchTask) run(ctx context.Context) (answer *benchAnswer, err error) {
 			break
 		}
 	}
+	answer.Plugin = describeBackend(e.backend)
 	e.mu.Lock()
 	made := e.programs[t.Program]
 	e.mu.Unlock()
@@ -140,6 +141,26 @@ func (t *benchTask) run(ctx context.Context) (answer *benchAnswer, err error) {
 		items = append(items, checkpoint.Item{Key: name, DType: v.Shape.DType, Shape: v.Shape.Dimensions, Data: v.Data})
 	}
 	return answer, checkpoint.WriteFile(t.Output, items, nil)
+}
+
+// describeBackend says what a program ran on.
+func describeBackend(b *backend) BenchPlugin {
+	p := BenchPlugin{Name: b.name, Platform: b.client.Platform(), Version: b.client.PlatformVersion()}
+	for _, f := range b.identity {
+		if f.Name == "plugin_sha256" {
+			p.SHA256 = f.Value
+		}
+	}
+	store, err := plugin.Open()
+	if err != nil {
+		return p
+	}
+	for _, pin := range store.Pins {
+		if pin.Name() == p.Name { // a name that is given only to a library whose hash is the pin's
+			p.Package = pin.Version
+		}
+	}
+	return p
 }
 
 // warningHandler keeps warnings as lines.

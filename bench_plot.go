@@ -38,8 +38,13 @@ var (
 	plotInk    = color.RGBA{0x24, 0x29, 0x2f, 0xff}
 	plotFaint  = color.RGBA{0x6a, 0x73, 0x7d, 0xff}
 	plotBars   = []color.RGBA{
-		{0x00, 0x72, 0xb2, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
-		{0x56, 0xb4, 0xe9, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0x99, 0x99, 0x99, 0xff},
+		{0x00, 0x72, 0xb2, 0xff},
+		{0xe6, 0x9f, 0x00, 0xff},
+		{0x00, 0x9e, 0x73, 0xff},
+		{0xcc, 0x79, 0xa7, 0xff},
+		{0x56, 0xb4, 0xe9, 0xff},
+		{0xd5, 0x5e, 0x00, 0xff},
+		{0x99, 0x99, 0x99, 0xff},
 	}
 )
 
@@ -93,9 +98,9 @@ func (r *BenchReport) WritePlot(w io.Writer, format string) error {
 	put := func(x, y vg.Length, size float64, c color.Color, bold bool, s string) {
 		dc.FillText(plotText(size, c, bold, text.XLeft), vg.Point{X: x, Y: y}, s)
 	}
-	put(plotMargin, top-0.16*vg.Inch, 13, plotInk, true, strings.TrimSpace(r.Class+" "+filepath.Base(r.Model)))
+	put(plotMargin, top-0.16*vg.Inch, 13, plotInk, true, strings.TrimSpace(r.Class+" "+shortPath(r.Model)))
 	about := wrapText(r.about(), int(float64(width-2*plotMargin)/4.1))
-	about = append(about, fmt.Sprintf("medians; lines from the lowest to the highest value of %d rounds", r.Settings.Rounds))
+	about = append(about, fmt.Sprintf("medians; lines from the lowest to the highest value; rounds: %d", r.Settings.Rounds))
 	for i, line := range about {
 		put(plotMargin, top-vg.Length(0.36+0.15*float64(i))*vg.Inch, 8.5, plotFaint, false, line)
 	}
@@ -127,6 +132,12 @@ func (r *BenchReport) nameWidth() vg.Length {
 		}
 	}
 	return vg.Points(5 * float64(longest))
+}
+
+// shortPath is the end of a path that tells models apart: checkpoints often lie in folders of one name.
+func shortPath(path string) string {
+	path = filepath.Clean(path)
+	return filepath.ToSlash(filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path)))
 }
 
 // wrapText cuts a text into lines of at most width characters, at semicolons.

@@ -1,6 +1,7 @@
 package precast
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -86,7 +87,7 @@ func (r *BenchReport) plugins() []string {
 	for _, c := range r.Cases {
 		for _, row := range c.Rows {
 			p := row.Plugin
-			text := strings.TrimSpace(p.Name + " " + firstLine(p.Version))
+			text := strings.TrimSpace(p.Name + " " + cmp.Or(p.Package, firstLine(p.Version)))
 			if p.Name != "" && !seen[text] {
 				seen[text], list = true, append(list, text)
 			}
@@ -111,7 +112,7 @@ func (r *BenchReport) WriteTable(w io.Writer) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(w, "%s %s\n%s\nmedians of %d rounds; in each a cold process (empty cache), and a warm one with %d measured steps%s after the first and %d more\n",
+	_, err := fmt.Fprintf(w, "%s %s\n%s\nmedians; rounds: %d, in each a cold process (empty cache) and a warm one; steps measured in a warm process: %d%s, after the first and a warm-up of %d\n",
 		r.Class, r.Model, r.about(), s.Rounds, s.Steps, eager, s.Warmup)
 	if err != nil {
 		return err
@@ -357,9 +358,11 @@ func (r *BenchReport) WriteComparison(w io.Writer, then *BenchReport, name strin
 	}
 	say("\nas multiples of %s, made %s by precast %s (~: the two ranges overlap)\n", name, then.Time.Format(time.DateOnly), then.Precast)
 	for _, d := range []struct{ what, now, then string }{
-		{"the processor", r.Machine.CPU, then.Machine.CPU}, {"the number of CPUs", fmt.Sprint(r.Machine.CPUs), fmt.Sprint(then.Machine.CPUs)},
+		{"the processor", r.Machine.CPU, then.Machine.CPU},
+		{"the number of CPUs", fmt.Sprint(r.Machine.CPUs), fmt.Sprint(then.Machine.CPUs)},
 		{"the number of threads", fmt.Sprint(threadsOf(r)), fmt.Sprint(threadsOf(then))},
-		{"the plugin", strings.Join(r.plugins(), ", "), strings.Join(then.plugins(), ", ")}, {"the model", r.Model, then.Model},
+		{"the plugin", strings.Join(r.plugins(), ", "), strings.Join(then.plugins(), ", ")},
+		{"the model", r.Model, then.Model},
 	} {
 		if d.now != d.then {
 			say("note: %s differs: %q here, %q there\n", d.what, d.now, d.then)

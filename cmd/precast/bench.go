@@ -23,7 +23,8 @@ time to the first step with an empty cache (cold) and with a full one (warm), a 
   call, scan        one with a function, or a loop, for repeated blocks
   split             a program for each class of repeated blocks
   auto              what --regions auto takes
-  split+offload=model   with +KEY=VALUE: offload, enable-pass, disable-pass, plugin, backend, threads or lora of this variant
+  split+offload=model   +KEY=VALUE sets offload, enable-pass, disable-pass, plugin, backend, threads or lora
+                    of this variant
 
 Every measurement is a process of its own; the variants take turns, round after round, so that what disturbs the machine disturbs all. Weights are the
 checkpoint's, in the page cache before the first process. Inputs are what the pipeline gives its networks for random texts and noise, the same for all variants.
