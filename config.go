@@ -69,6 +69,10 @@ type Config struct {
 	// DumpDir, when set, gets every phase of every program that is made.
 	DumpDir string
 
+	// MaxPrograms is how many programs are kept in memory (0 is 32): where requests have many sizes, those that are longest not used are forgotten, with
+	// the weights that no other program reads, and come from the cache when they are needed again. The programs of one request are always kept.
+	MaxPrograms int
+
 	// CacheDir is where executables are kept; empty means $PRECAST_CACHE_DIR, else the user's cache folder. NoCache keeps none.
 	CacheDir string
 	NoCache  bool
@@ -183,6 +187,9 @@ func (c *Config) check() (pipelines.Options, error) {
 	}
 	if c.Threads < 0 || c.Threads > 4096 {
 		return dtype, userErrorf("threads: found %d, wanted 0 (the backend's choice) to 4096", c.Threads)
+	}
+	if c.MaxPrograms < 0 {
+		return dtype, userErrorf("max-programs: found %d, wanted 0 (%d) or more", c.MaxPrograms, defaultMaxPrograms)
 	}
 	if err := passes.CheckNames(c.EnabledPasses, c.DisabledPasses); err != nil {
 		return dtype, &UserError{Err: err}

@@ -136,6 +136,9 @@ type engine struct {
 
 	mu       sync.Mutex
 	programs map[string]*program
+	// used is the last request that a program, by its ID, was for; requests counts them.
+	used     map[string]int64
+	requests int64
 	// traced holds modules by program ID, between the check of the weights that they read and their compile.
 	traced map[string]*graph.Module
 	// repeats says of programs by ID whether they have repeated blocks; checkWeights finds out.

@@ -152,7 +152,7 @@ func (p *Pipeline) setUp(options pipelines.Options, start time.Time) error {
 func (p *Pipeline) newEngine(cfg *Config, a *artifact) *engine {
 	e := &engine{
 		cfg: cfg, dtype: p.options.DType, dtypeFor: p.options.DTypeFor, source: source{ck: p.ck, loras: p.loras}, stats: p.stats, class: p.pipe.Class(), artifact: a,
-		programs: map[string]*program{}, traced: map[string]*graph.Module{}, repeats: map[string]bool{}, live: map[*tensor]bool{},
+		programs: map[string]*program{}, traced: map[string]*graph.Module{}, repeats: map[string]bool{}, used: map[string]int64{}, live: map[*tensor]bool{},
 	}
 	e.weights = newWeightStore(e)
 	e.begin()

@@ -137,6 +137,9 @@ func (p *Pipeline) stages(ctx context.Context, req *Request, stages []Stage, wor
 		return err
 	}
 	for _, e := range p.engines() {
+		if err := e.makeRoom(p.on(e, programs)); err != nil {
+			return &InternalError{Phase: "making room", Program: p.Class(), Err: err}
+		}
 		if err := e.getAll(ctx, p.on(e, programs)); err != nil {
 			return err
 		}

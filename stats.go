@@ -16,7 +16,7 @@ import (
 
 // Stats counts what a Pipeline did. The JSON form is what `--stats FILE` writes.
 type Stats struct {
-	// Counts has trace, passes, lower, compile, cache_hit, cache_miss and execute; where something runs eagerly, operations: how many distinct
+	// Counts has trace, passes, lower, compile, cache_hit, cache_miss and execute; forgotten, where programs made room for those of other sizes; where something runs eagerly, operations: how many distinct
 	// ones there are, each an executable, compiled or loaded once and counted for the program that needed it first.
 	Counts map[string]int64 `json:"counts"`
 	// Bytes has weights (brought to the device; of them mapped in place, copied since the file does not align them, converted from another dtype, folded
