@@ -16,7 +16,7 @@ PLATFORMS = linux/amd64 linux/arm64 darwin/arm64 windows/amd64
 
 export CGO_ENABLED = 0
 
-.PHONY: demo test check check-long bench build plugin format lint tidy cross race race-long fuzz clean
+.PHONY: demo test check check-long bench bench-regions build plugin format lint tidy cross race race-long fuzz clean
 
 # The Go backend's matrix product is an order of magnitude faster with vector instructions, which Go has as an experiment on amd64.
 SIMD := $(if $(filter amd64,$(shell $(GO) env GOARCH)),GOEXPERIMENT=simd)
@@ -47,6 +47,11 @@ check-long: format lint tidy cross plugin
 
 bench: build plugin
 	tests/bench/run.sh
+
+# Compile time, load time and steps of each --regions by the number of blocks; it writes its own checkpoints (4 GB) and needs no Python.
+bench-regions: build plugin
+	$(SIMD) $(GO) build -o tests/bench/.build/regions ./tests/bench/regions
+	tests/bench/.build/regions
 
 format:
 	@files=$$($(GOFUMPT) -l .) || exit 1; \

@@ -23,6 +23,7 @@ import (
 	"precast/backends/plugin"
 	"precast/cache"
 	"precast/graph"
+	"precast/graph/cost"
 	"precast/graph/pipelines"
 	"precast/graph/trace"
 	"precast/lower"
@@ -263,25 +264,68 @@ func (e *engine) specKey(p *pipelines.Program) (cache.Key, error) {
 }
 
 // contentKey identifies an executable by its program's text and what compiled it.
-func (e *engine) contentKey(p *lower.Program) cache.Key {
+func (e *engine) contentKey(p *lower.Program, light bool) cache.Key {
 	k := cache.NewKey("program", p.Name, "content", p.Fingerprint())
-	for _, name := range slices.Sorted(maps.Keys(e.compileOptions(p).Overrides)) {
+	for _, name := range slices.Sorted(maps.Keys(e.compileOptions(p, light).Overrides)) {
 		k.Fields = append(k.Fields, cache.NewKey("override", name).Fields...)
 	}
 	k.Fields = append(k.Fields, e.backend.identity...)
 	return k
 }
 
-// compileOptions are the options that a program is compiled with. XLA on the CPU widens half-precision weights to float32 before a product; its scheduler,
-// which looks for operations that can run beside one another, would widen all of a model's weights first, and their copies would take more memory
-// than the weights. Without it they are widened as they are needed.
-func (e *engine) compileOptions(p *lower.Program) backends.CompileOptions {
-	const scheduler = "xla_cpu_scheduler_type"
-	half := slices.ContainsFunc(p.Params, func(q lower.Param) bool { return q.Kind == graph.Weight && q.Shape.DType.Size() == 2 })
-	if !half || e.backend.name == "go" || e.backend.client.Platform() != "cpu" || strings.Contains(os.Getenv("XLA_FLAGS"), scheduler) {
+// compileOptions are the options that a program is compiled with; on the CPU there are two.
+//
+// XLA widens half-precision weights to float32 before a product; its scheduler, which looks for operations that can run beside one another, would widen
+// all of a model's weights first, and their copies would take more memory than the weights. Without it they are widened as they are needed.
+//
+// A program that is a light part of its plan (lightParts) is compiled without LLVM's optimizations, which take a third of its compile and gain
+// nothing that could be measured of a step. Products and convolutions are library calls and stay as they are.
+func (e *engine) compileOptions(p *lower.Program, light bool) backends.CompileOptions {
+	if e.backend.name == "go" || e.backend.client.Platform() != "cpu" {
 		return backends.CompileOptions{}
 	}
-	return backends.CompileOptions{Overrides: map[string]any{scheduler: "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}}
+	const (
+		scheduler = "xla_cpu_scheduler_type"
+		level     = "xla_backend_optimization_level"
+	)
+	given, o := os.Getenv("XLA_FLAGS"), map[string]any{}
+	half := slices.ContainsFunc(p.Params, func(q lower.Param) bool { return q.Kind == graph.Weight && q.Shape.DType.Size() == 2 })
+	if half && !strings.Contains(given, scheduler) {
+		o[scheduler] = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
+	}
+	if light && !strings.Contains(given, level) {
+		o[level] = 0
+	}
+	return backends.CompileOptions{Overrides: o}
+}
+
+// lightShare is the part of a plan's memory traffic up to which a program is light.
+const lightShare = 0.03
+
+// lightParts says of a plan's programs which are light: each runs once, and all that every operation reads and writes in it, and evaluates of exp and
+// the like, is at most lightShare of the plan's. What stands before the first block, between two classes and behind the last is; a block never.
+func lightParts(p *passes.Plan) []bool {
+	light := make([]bool, len(p.Programs))
+	if len(p.Programs) < 2 {
+		return light
+	}
+	runs := make([]float64, len(p.Programs))
+	for _, s := range p.Steps {
+		runs[s.Program]++
+	}
+	var total cost.Cost
+	costs := make([]cost.Cost, len(p.Programs))
+	for i, m := range p.Programs {
+		costs[i] = cost.Analyze(m).Total
+		total.BytesRead += runs[i] * costs[i].BytesRead
+		total.BytesWritten += runs[i] * costs[i].BytesWritten
+		total.Transcendentals += runs[i] * costs[i].Transcendentals
+	}
+	for i, c := range costs {
+		light[i] = runs[i] == 1 && c.BytesRead+c.BytesWritten <= lightShare*(total.BytesRead+total.BytesWritten) &&
+			c.Transcendentals <= lightShare*total.Transcendentals
+	}
+	return light
 }
 
 func (e *engine) pipeline(p *pipelines.Program, after func(int, string, *graph.Module, time.Duration) error) *passes.Pipeline {
@@ -699,6 +743,8 @@ func (e *engine) trace(p *pipelines.Program) (*graph.Module, error) {
 type lowered struct {
 	plan     *passes.Plan
 	programs []*lower.Program
+	// light says of programs whether they are light, see compileOptions; nil where none is.
+	light []bool
 }
 
 // cut makes the plan that the regions ask for and lowers it.
@@ -719,6 +765,7 @@ func (e *engine) cut(p *pipelines.Program, m *graph.Module) (main, prep *lowered
 		if main.plan, err = passes.Split(m); err != nil {
 			return nil, nil, &InternalError{Phase: "passes", Program: p.ID(), Dump: dumpForBug(m), Err: err}
 		}
+		main.light = lightParts(main.plan)
 	}
 	parts := []*lowered{main}
 	if plan := passes.Prepare(m); plan != nil {
@@ -760,51 +807,14 @@ func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Mod
 			return nil, err
 		}
 	}
-	all := true
-	one := func(low *lowered) ([]backends.Executable, *planFile, error) {
-		var exes []backends.Executable
-		file := newPlanFile(low.plan)
-		for _, prog := range low.programs {
-			if moves := movesOf(prog.Module); moves != nil && low == prep {
-				exes = append(exes, nil)
-				file.Executables = append(file.Executables, exeFile{Name: prog.Name, Moves: moves})
-				continue
-			}
-			x := exeFile{Name: prog.Name, Key: e.contentKey(prog)}
-			compile := func() (backends.Executable, int64, bool, error) { return e.compileOne(ctx, p, prog) }
-			var exe backends.Executable
-			var stored bool
-			var err error
-			if made.shared {
-				x.NonFinite = constantsNotFinite(prog.Module)
-				var op *operation
-				if op, err = e.operation(p, x.Key, compile); err == nil {
-					exe, x.Bytes, stored = op.exe, op.bytes, op.stored
-				}
-			} else {
-				exe, x.Bytes, stored, err = compile()
-			}
-			if err != nil {
-				return exes, nil, err
-			}
-			all = all && stored
-			exes = append(exes, exe)
-			for i, q := range prog.Params {
-				if q.Donated {
-					x.Donated = append(x.Donated, i)
-				}
-			}
-			file.Executables = append(file.Executables, x)
-		}
-		return exes, file, nil
+	parts := []*lowered{main}
+	if prep != nil {
+		parts = append(parts, prep)
 	}
-	var file *planFile
-	made.exes, file, err = one(main)
-	if err == nil {
-		made.manifest.Main = *file
-		if prep != nil {
-			made.prepare, made.manifest.Prep, err = one(prep)
-		}
+	files, exes, all, err := e.compileParts(ctx, p, parts, prep)
+	made.exes, made.manifest.Main = exes[0], *files[0]
+	if prep != nil {
+		made.prepare, made.manifest.Prep = exes[1], files[1]
 	}
 	if err != nil {
 		made.close()
@@ -824,9 +834,91 @@ func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Mod
 	return made, nil
 }
 
+// compileParts compiles the programs of the parts, each of which is a plan: several at a time, since a compile has long stretches that use one
+// processor, those with the longest text first. prep is the part that only the loader runs, nil where there is none. The error is that of the first
+// program in order that has one; what was compiled is returned with it. stored says that the cache has all of them now.
+func (e *engine) compileParts(ctx context.Context, p *pipelines.Program, parts []*lowered, prep *lowered) (files []*planFile, exes [][]backends.Executable, stored bool, err error) {
+	type job struct {
+		prog  *lower.Program
+		light bool
+		file  *exeFile
+		exe   *backends.Executable
+		err   *error
+	}
+	var jobs []job
+	var errs []*error
+	for _, low := range parts {
+		file := newPlanFile(low.plan)
+		file.Executables = make([]exeFile, len(low.programs))
+		list := make([]backends.Executable, len(low.programs))
+		files, exes = append(files, file), append(exes, list)
+		for i, prog := range low.programs {
+			x := &file.Executables[i]
+			x.Name = prog.Name
+			if low == prep {
+				if x.Moves = movesOf(prog.Module); x.Moves != nil {
+					continue
+				}
+			}
+			for k, q := range prog.Params {
+				if q.Donated {
+					x.Donated = append(x.Donated, k)
+				}
+			}
+			j := job{prog: prog, light: low.light != nil && low.light[i], file: x, exe: &list[i], err: new(error)}
+			x.Key = e.contentKey(prog, j.light)
+			jobs, errs = append(jobs, j), append(errs, j.err)
+		}
+	}
+	var group errgroup.Group
+	group.SetLimit(runtime.NumCPU())
+	if e.eager(p) {
+		// Operations that several programs share are compiled by the first that comes; one after the other, their order is that of the graph.
+		group.SetLimit(1)
+	} else {
+		slices.SortStableFunc(jobs, func(a, b job) int { return len(b.prog.Code) - len(a.prog.Code) })
+	}
+	var failed, missing atomic.Bool
+	for _, j := range jobs {
+		group.Go(func() error {
+			if failed.Load() {
+				return nil
+			}
+			*j.err = guarded(j.prog.Name, func() (err error) {
+				compile := func() (backends.Executable, int64, bool, error) { return e.compileOne(ctx, p, j.prog, j.light) }
+				var kept bool
+				if e.eager(p) {
+					j.file.NonFinite = constantsNotFinite(j.prog.Module)
+					var op *operation
+					if op, err = e.operation(p, j.file.Key, compile); err == nil {
+						*j.exe, j.file.Bytes, kept = op.exe, op.bytes, op.stored
+					}
+				} else {
+					*j.exe, j.file.Bytes, kept, err = compile()
+				}
+				if !kept {
+					missing.Store(true)
+				}
+				return err
+			})
+			if *j.err != nil {
+				failed.Store(true)
+			}
+			return nil
+		})
+	}
+	_ = group.Wait()
+	for _, e := range errs {
+		if *e != nil {
+			return files, exes, false, *e
+		}
+	}
+	return files, exes, !missing.Load(), nil
+}
+
 // compileOne compiles a program or loads it from the cache. stored says that the cache has it now.
-func (e *engine) compileOne(ctx context.Context, p *pipelines.Program, prog *lower.Program) (exe backends.Executable, size int64, stored bool, err error) {
-	key := e.contentKey(prog)
+func (e *engine) compileOne(ctx context.Context, p *pipelines.Program, prog *lower.Program, light bool) (exe backends.Executable, size int64, stored bool, err error) {
+	key := e.contentKey(prog, light)
 	if e.store != nil {
 		if data, ok := e.store.Get(cache.Executable, key); ok {
 			start := time.Now()
@@ -844,9 +936,10 @@ func (e *engine) compileOne(ctx context.Context, p *pipelines.Program, prog *low
 		return nil, 0, false, &CompileNeededError{Program: prog.Name, Key: key.Digest()}
 	}
 	start := time.Now()
-	exe, err = e.backend.client.Compile(ctx, prog, e.compileOptions(prog))
+	exe, err = e.backend.client.Compile(ctx, prog, e.compileOptions(prog, light))
 	e.stats.time(p.Name, "compile", start)
 	e.stats.count(p.Name, "compile")
+	e.cfg.Log.Debug("compiled", "program", prog.Name, "seconds", time.Since(start).Seconds(), "nodes", len(prog.Module.Entry().Nodes), "stablehlo_bytes", len(prog.Code))
 	if err != nil {
 		err = deviceError("compile", prog.Name, err)
 		var bug *InternalError

@@ -21,8 +21,9 @@ func (c *class) size() int { return len(c.regions[0].nodes) }
 func (c *class) saving() int { return c.size() * (len(c.regions) - 1) }
 
 // choose groups proposals into classes and picks those that do not overlap; a class needs two instances. Larger regions go first, save that
-// a class which saves more and has an instance that no larger class covers goes in front of the larger ones that it overlaps: a transformer block
-// that lies in several stages of equal depth and in another of its own depth is one function, not a part of the stages.
+// a class which saves more goes in front of the larger ones that it overlaps where it has an instance that no larger class covers, or several in one
+// region of a larger: a transformer block that lies in several stages of equal depth and in another of its own depth is one function, not a part of the
+// stages, and so is one that repeats inside of stages which repeat.
 func (ol *outliner) choose(proposals []region) []*class {
 	classes := ol.group(proposals)
 	classes = preferShared(classes)
@@ -186,18 +187,25 @@ func apart(regions []*matched) []*matched {
 
 // preferShared moves classes of smaller regions in front of larger ones where choose says so. The given order is by size.
 func preferShared(classes []*class) []*class {
-	// covers holds, for each node, the classes in the order so far that have a region with it.
-	covers := map[*graph.Node][]*class{}
+	// covers holds, for each node, the regions with it of the classes in the order so far.
+	type cover struct {
+		*class
+		region *matched
+	}
+	covers := map[*graph.Node][]cover{}
 	var out []*class
 	for _, c := range classes {
 		first := len(out)
 		alone := false
+		inside := map[*matched]int{} // by region of a larger class, how many regions of c lie in it
 		for _, r := range c.regions {
 			over := covers[r.nodes[0]]
 			alone = alone || len(over) == 0
 			for _, larger := range over {
+				inside[larger.region]++
+				alone = alone || inside[larger.region] > 1
 				if larger.size() > c.size() && larger.saving() < c.saving() {
-					first = min(first, slices.Index(out, larger))
+					first = min(first, slices.Index(out, larger.class))
 				}
 			}
 		}
@@ -207,7 +215,7 @@ func preferShared(classes []*class) []*class {
 		out = slices.Insert(out, first, c)
 		for _, r := range c.regions {
 			for _, n := range r.nodes {
-				covers[n] = append(covers[n], c)
+				covers[n] = append(covers[n], cover{c, r})
 			}
 		}
 	}
