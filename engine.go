@@ -1,6 +1,7 @@
 package precast
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -299,11 +300,12 @@ func (e *engine) compileOptions(p *lower.Program, light bool) backends.CompileOp
 	return backends.CompileOptions{Overrides: o}
 }
 
-// lightShare is the part of a plan's memory traffic up to which a program is light.
+// lightShare is the part of a plan's memory traffic up to which its light programs come, all together.
 const lightShare = 0.03
 
-// lightParts says of a plan's programs which are light: each runs once, and all that every operation reads and writes in it, and evaluates of exp and
-// the like, is at most lightShare of the plan's. What stands before the first block, between two classes and behind the last is; a block never.
+// lightParts says of a plan's programs which are light: those that run once, the smallest first, as long as all that their operations read and write,
+// and their evaluations of exp and the like, are at most lightShare of the plan's. What stands before the first block, between two classes and
+// behind the last is; a block never, and of the many parts of a UNet few.
 func lightParts(p *passes.Plan) []bool {
 	light := make([]bool, len(p.Programs))
 	if len(p.Programs) < 2 {
@@ -313,17 +315,25 @@ func lightParts(p *passes.Plan) []bool {
 	for _, s := range p.Steps {
 		runs[s.Program]++
 	}
-	var total cost.Cost
-	costs := make([]cost.Cost, len(p.Programs))
+	bytes, transcendentals := make([]float64, len(p.Programs)), make([]float64, len(p.Programs))
+	var allBytes, allTranscendentals float64
+	var once []int
 	for i, m := range p.Programs {
-		costs[i] = cost.Analyze(m).Total
-		total.BytesRead += runs[i] * costs[i].BytesRead
-		total.BytesWritten += runs[i] * costs[i].BytesWritten
-		total.Transcendentals += runs[i] * costs[i].Transcendentals
+		c := cost.Analyze(m).Total
+		bytes[i], transcendentals[i] = c.BytesRead+c.BytesWritten, c.Transcendentals
+		allBytes, allTranscendentals = allBytes+runs[i]*bytes[i], allTranscendentals+runs[i]*transcendentals[i]
+		if runs[i] == 1 {
+			once = append(once, i)
+		}
 	}
-	for i, c := range costs {
-		light[i] = runs[i] == 1 && c.BytesRead+c.BytesWritten <= lightShare*(total.BytesRead+total.BytesWritten) &&
-			c.Transcendentals <= lightShare*total.Transcendentals
+	slices.SortStableFunc(once, func(a, b int) int { return cmp.Compare(bytes[a], bytes[b]) })
+	var sumBytes, sumTranscendentals float64
+	for _, i := range once {
+		b, t := sumBytes+bytes[i], sumTranscendentals+transcendentals[i]
+		if b > lightShare*allBytes || t > lightShare*allTranscendentals {
+			continue
+		}
+		light[i], sumBytes, sumTranscendentals = true, b, t
 	}
 	return light
 }

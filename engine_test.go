@@ -87,6 +87,23 @@ func @block class "b" {
 	if got := lightParts(plan("exponential %v", "4")); !slices.Equal(got, []bool{true, false, false}) {
 		t.Errorf("a part with few exponentials: found %v, wanted it light", got)
 	}
+	// Parts that are small one by one are light up to their sum.
+	many := plan("add %v, %v", "4")
+	small := many.Programs[0]
+	for range 400 {
+		many.Programs = append(many.Programs, small)
+		many.Steps = append(many.Steps, passes.Step{Program: len(many.Programs) - 1})
+	}
+	got := lightParts(many)
+	n := 0
+	for _, l := range got {
+		if l {
+			n++
+		}
+	}
+	if n == 0 || n == 401 {
+		t.Errorf("401 small parts: %d are light, wanted some and not all", n)
+	}
 	m, err := graph.Parse("m", "module @m\n\nfunc @main {\n  %x = input \"x\" : f32[4]\n  %y = add %x, %x : f32[4]\n  return %y\n}\n")
 	if err != nil {
 		t.Fatal(err)
