@@ -319,7 +319,7 @@ func lightParts(p *passes.Plan) []bool {
 	var allBytes, allTranscendentals float64
 	var once []int
 	for i, m := range p.Programs {
-		c := cost.Analyze(m).Total
+		c := cost.Analyze(m, cost.Options{}).Total
 		bytes[i], transcendentals[i] = c.BytesRead+c.BytesWritten, c.Transcendentals
 		allBytes, allTranscendentals = allBytes+runs[i]*bytes[i], allTranscendentals+runs[i]*transcendentals[i]
 		if runs[i] == 1 {
