@@ -12,8 +12,9 @@ import (
 type move struct {
 	// Arg is the position of the weight in the step's arguments.
 	Arg int `json:"arg"`
-	// Stacked are the positions of the weights that follow it in the result, each moved in the same way.
-	Stacked     []int `json:"stacked,omitempty"`
+	// Stacked are the positions of the weights that follow it in the result, each moved in the same way. Those that lie as they are stored may differ in size.
+	Stacked []int `json:"stacked,omitempty"`
+	// Dims are those of each weight; of one that lies as it is stored, the number of elements of the first.
 	Dims        []int `json:"dims"`
 	Permutation []int `json:"permutation"`
 	// DType and Shape are those of the result.
@@ -57,7 +58,7 @@ func moveOf(v *graph.Value) (move, bool) {
 		switch {
 		case i == 0:
 			all = mv
-		case !slices.Equal(mv.Dims, all.Dims) || !slices.Equal(mv.Permutation, all.Permutation):
+		case !slices.Equal(mv.Permutation, all.Permutation) || !mv.straight() && !slices.Equal(mv.Dims, all.Dims):
 			return move{}, false
 		default:
 			all.Stacked = append(all.Stacked, mv.Arg)
@@ -93,6 +94,9 @@ func straightMoveOf(v *graph.Value) (move, bool) {
 	mv.Arg = v.Index
 	return mv, true
 }
+
+// straight says that the weights lie as they are stored.
+func (mv *move) straight() bool { return len(mv.Permutation) == 1 }
 
 // args are the positions of the weights, in their order in the result.
 func (mv *move) args() []int { return append([]int{mv.Arg}, mv.Stacked...) }
@@ -131,7 +135,8 @@ func (mv *move) check(args []slotFile) error {
 	default:
 		return fmt.Errorf("it moves elements of %s", mv.DType)
 	}
-	for _, a := range mv.args() {
+	left := shape.Size()
+	for i, a := range mv.args() {
 		arg := args[a]
 		stored, err := arg.shape()
 		if err != nil {
@@ -141,9 +146,13 @@ func (mv *move) check(args []slotFile) error {
 		if err != nil {
 			return err
 		}
-		if n := len(mv.args()); mv.DType != arg.DType || stored.Size() != seen.Size() || shape.Size()%n != 0 || seen.Size() != shape.Size()/n {
-			return fmt.Errorf("it makes %s%v of %s%v, %d in all", mv.DType, mv.Shape, arg.DType, arg.Dims, n)
+		if mv.DType != arg.DType || stored.Size() > left || stored.Size() != seen.Size() && (i == 0 || !mv.straight()) {
+			return fmt.Errorf("it makes %s%v of %s%v, %d in all", mv.DType, mv.Shape, arg.DType, arg.Dims, len(mv.args()))
 		}
+		left -= stored.Size()
+	}
+	if left != 0 {
+		return fmt.Errorf("it makes %s%v of %d weights that have %d elements fewer", mv.DType, mv.Shape, len(mv.args()), left)
 	}
 	return nil
 }

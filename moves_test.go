@@ -105,3 +105,33 @@ func TestStackedMoves(t *testing.T) {
 		}
 	}
 }
+
+// TestUnequalMoves: weights that lie as they are stored are put behind one another whatever their sizes; a manifest whose sizes don't add up is refused.
+func TestUnequalMoves(t *testing.T) {
+	m, err := graph.Parse("unequal", "module @m\n\nfunc @main {\n  %a = weight \"a\" : f32[2,3]\n  %b = weight \"b\" : f32[5,3]\n  %0 = concatenate %b, %a {dimension = 0} : f32[7,3]\n  return %0\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := movesOf(m)
+	if want := []move{{Arg: 1, Stacked: []int{0}, Dims: []int{15}, Permutation: []int{0}, DType: "f32", Shape: []int{7, 3}}}; !reflect.DeepEqual(got, want) {
+		t.Fatalf("found %+v, wanted %+v", got, want)
+	}
+	args := []slotFile{{Name: "a", Weight: true, DType: "f32", Dims: []int{2, 3}}, {Name: "b", Weight: true, DType: "f32", Dims: []int{5, 3}}}
+	if err := got[0].check(args); err != nil {
+		t.Fatal(err)
+	}
+	for what, bad := range map[string]func(*move){
+		"other order": func(m *move) { m.Arg, m.Stacked = 0, []int{1} },
+		"fewer":       func(m *move) { m.Stacked = nil },
+		"more":        func(m *move) { m.Stacked = []int{0, 0} },
+		"dims":        func(m *move) { m.Dims = []int{21} },
+		"larger":      func(m *move) { m.Shape = []int{8, 3} },
+		"transposed":  func(m *move) { m.Dims, m.Permutation = []int{5, 3}, []int{1, 0} },
+	} {
+		worse := got[0]
+		bad(&worse)
+		if worse.check(args) == nil {
+			t.Errorf("%s: %+v is accepted", what, worse)
+		}
+	}
+}

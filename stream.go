@@ -484,12 +484,11 @@ func (w *weightStore) loadUnit(ctx context.Context, p *pipelines.Program, u *str
 		}
 		shape := x.move.result()
 		dst := a.take(graph.ByteSize(shape))
-		each := len(dst) / len(x.tensors)
-		for k, t := range x.tensors {
+		for _, t := range x.tensors {
 			files[t.File] = true
-			if err := w.permute(p.Component, t, dst[k*each:(k+1)*each], shape.DType, x.move, slot.space); err != nil {
-				return out, err
-			}
+		}
+		if err := w.fill(p.Component, x.tensors, dst, shape.DType, x.move, slot.space); err != nil {
+			return out, err
 		}
 		w.e.stats.bytes("weights", graph.ByteSize(shape))
 		b, err := w.buffer(p.Component, dst, shape, a)

@@ -465,13 +465,12 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 		mv := &moves[i]
 		shape := mv.result()
 		dst := a.take(graph.ByteSize(shape))
-		args := mv.args()
-		each := len(dst) / len(args)
-		for k, arg := range args {
-			t := w.matched[component+"/"+stored[arg].Name]
-			if err := w.permute(component, t, dst[k*each:(k+1)*each], shape.DType, mv, func(n int) []byte { return make([]byte, n) }); err != nil {
-				return err
-			}
+		var tensors []checkpoint.Tensor
+		for _, arg := range mv.args() {
+			tensors = append(tensors, w.matched[component+"/"+stored[arg].Name])
+		}
+		if err := w.fill(component, tensors, dst, shape.DType, mv, func(n int) []byte { return make([]byte, n) }); err != nil {
+			return err
 		}
 		w.e.stats.bytes("weights", graph.ByteSize(shape))
 		buf, err := w.buffer(component, dst, shape, a)
@@ -483,9 +482,21 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 	return nil
 }
 
+// fill makes a moved weight of its tensors, one behind another.
+func (w *weightStore) fill(component string, tensors []checkpoint.Tensor, dst []byte, dtype graph.DType, mv *move, space func(int) []byte) error {
+	for _, t := range tensors {
+		size := t.Len() * dtype.Size()
+		if err := w.permute(component, t, dst[:size:size], dtype, mv, space); err != nil {
+			return err
+		}
+		dst = dst[size:]
+	}
+	return nil
+}
+
 // permute is read with the elements in the order of the move. space gives it memory to work in.
 func (w *weightStore) permute(component string, t checkpoint.Tensor, dst []byte, dtype graph.DType, mv *move, space func(int) []byte) error {
-	if len(mv.Permutation) == 1 {
+	if mv.straight() {
 		return w.read(component, t, dst, dtype) // in the order in which it is stored
 	}
 	if t.DType == dtype && !w.e.source.loras.Touches(component, t.Key) {

@@ -109,13 +109,18 @@ func pipeline(disabled ...string) *passes.Pipeline {
 // module paths, and where the structure suffices without them.
 func TestBlocks(t *testing.T) {
 	for _, model := range models {
-		for _, scopes := range []bool{true, false} {
+		for _, c := range []struct{ scopes, merged bool }{{true, false}, {true, true}, {false, false}} {
+			scopes := c.scopes
 			if !scopes && !model.structure {
 				continue
 			}
-			t.Run(fmt.Sprintf("%s/scopes=%v", model.name, scopes), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/scopes=%v,merged=%v", model.name, scopes, c.merged), func(t *testing.T) {
 				m := traced(t, model.name)
-				if err := pipeline("outline-repeated-blocks", "late-dce").Run(m); err != nil {
+				p := pipeline("outline-repeated-blocks", "late-dce")
+				if c.merged {
+					p.Enabled = []string{"merge-dots"}
+				}
+				if err := p.Run(m); err != nil {
 					t.Fatal(err)
 				}
 				scopeOf := map[*graph.Node]string{}
@@ -417,7 +422,9 @@ func TestModelValues(t *testing.T) {
 			}
 			for _, disabled := range append([]string{""}, passes.Names()...) {
 				m := graph.Clone(original)
-				if err := pipeline(disabled).Run(m); err != nil {
+				p := pipeline(disabled)
+				p.Enabled = passes.Names() // what is off by default, too
+				if err := p.Run(m); err != nil {
 					t.Fatalf("without %q: %v", disabled, err)
 				}
 				for _, split := range []bool{false, true} {

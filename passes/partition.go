@@ -136,11 +136,19 @@ func Prepare(m *graph.Module) *Plan {
 	return p
 }
 
-// together joins neighbouring groups while what they read from outside stays within limit bytes.
+// movesOnly reports whether an operation only puts elements in another order or behind one another: what a loader can do while it reads.
+func movesOnly(n *graph.Node) bool {
+	return n.Op == graph.OpReshape || n.Op == graph.OpTranspose || n.Op == graph.OpConcat
+}
+
+// together joins neighbouring groups while what they read from outside stays within limit bytes. Groups that only move elements are joined with such alone.
 func together(groups [][]*graph.Node, limit int64) [][]*graph.Node {
 	var out [][]*graph.Node
 	var size int64
+	moves := false
 	for _, g := range groups {
+		was := moves
+		moves = !slices.ContainsFunc(g, func(n *graph.Node) bool { return !movesOnly(n) })
 		var reads int64
 		seen := map[*graph.Value]bool{}
 		for _, n := range g {
@@ -151,7 +159,7 @@ func together(groups [][]*graph.Node, limit int64) [][]*graph.Node {
 				}
 			}
 		}
-		if len(out) > 0 && size+reads <= limit {
+		if len(out) > 0 && moves == was && size+reads <= limit {
 			out[len(out)-1] = append(out[len(out)-1], g...)
 			size += reads
 			continue

@@ -36,6 +36,9 @@ type Target struct {
 // Rule says whether a pass pays on a target.
 type Rule func(t Target) bool
 
+// onRequest is the rule of a pass that runs where it is enabled by name only.
+func onRequest(Target) bool { return false }
+
 // always is the rule of a pass that pays everywhere.
 func always(Target) bool { return true }
 
@@ -60,6 +63,7 @@ var List = []Pass{
 	{"fold-constants", "computes small results of constants", always, foldConstants},
 	{"cse", "keeps one of several equal computations", always, cse},
 	{"dce", "removes what no result needs", always, dce},
+	{"merge-dots", "makes one product of several of one value with weights, over the weights concatenated", onRequest, mergeDots},
 	{"hoist-weights", "moves work that depends on weights alone into the function prepare, which runs once at load", always, hoistWeights},
 	{"outline-repeated-blocks", "turns regions that are equal up to their weights into one private function each", always, outline},
 	{"scan-repeated-calls", "turns a run of calls of one outlined function into a loop over their stacked weights", always, scan},
@@ -71,6 +75,10 @@ var Order = []struct{ Before, After, Why string }{
 	{"canonicalize", "fold-constants", "folding wants constants on the right and broadcasts of constants merged"},
 	{"canonicalize", "cse", "equal computations must have equal forms"},
 	{"fold-constants", "cse", "folding makes equal constants"},
+	{"cse", "merge-dots", "products of one value must have it as one operand"},
+	{"dce", "merge-dots", "a product that nothing reads would be merged"},
+	{"merge-dots", "hoist-weights", "the weights are concatenated at load"},
+	{"merge-dots", "outline-repeated-blocks", "each block of a class is changed alike, and then outlined"},
 	{"cse", "hoist-weights", "a weight that is transposed twice is prepared once"},
 	{"dce", "hoist-weights", "nothing unused is prepared"},
 	{"hoist-weights", "outline-repeated-blocks", "what only one of the blocks computes from weights would make it differ from the others"},

@@ -109,6 +109,23 @@ func randomModule(seed uint64) *graph.Module {
 				axes := rng.Perm(v.Shape.Rank())[:rng.IntN(v.Shape.Rank()+1)]
 				add(graph.OpReverse, []*graph.Value{v}, graph.Attrs(nil).With("dimensions", axes))
 			}
+		case 13, 14:
+			if v.Shape.DType == dtypes.Float32 && v.Shape.Rank() == 2 {
+				// Products of a value with weights, some with a bias: merge-dots takes those of one layer together.
+				for range 1 + rng.IntN(3) {
+					out := 1 + rng.IntN(3)
+					w := f.NewParam(fmt.Sprintf("dot.%d", len(f.Params)), graph.Weight, shapes.Make(dtypes.Float32, out, v.Shape.Dimensions[1]))
+					y := add(graph.OpDot, []*graph.Value{v, w}, graph.Attrs(nil).With("lhs_contracting", []int{1}).With("rhs_contracting", []int{1}).With("lhs_batching", []int{}).With("rhs_batching", []int{}).With("precision", "DEFAULT"))
+					if y == nil {
+						panic("a product that can't be made")
+					}
+					y.Def.Scope = []string{"layer.0.a", "layer.1.b"}[rng.IntN(2)]
+					if rng.IntN(2) == 0 {
+						b := f.NewParam(fmt.Sprintf("bias.%d", len(f.Params)), graph.Weight, shapes.Make(dtypes.Float32, out))
+						add(graph.OpAdd, []*graph.Value{y, add(graph.OpBroadcast, []*graph.Value{b}, graph.Attrs(nil).With("broadcast_dimensions", []int{1}), y.Shape)}, nil)
+					}
+				}
+			}
 		case 12:
 			if v.Shape.Rank() > 0 {
 				add(graph.OpConcat, []*graph.Value{v, like(v)}, graph.Attrs(nil).With("dimension", rng.IntN(v.Shape.Rank())))
@@ -117,7 +134,7 @@ func randomModule(seed uint64) *graph.Module {
 	}
 	// A few free steps, then the same steps again and again, so that there is something to outline.
 	for range 3 + rng.IntN(12) {
-		step(rng.IntN(13))
+		step(rng.IntN(15))
 	}
 	if rng.IntN(2) == 0 {
 		x := pick()
@@ -183,7 +200,7 @@ func checkPipeline(t *testing.T, seed uint64) {
 		t.Fatalf("seed %d: %v\n%s", seed, err, original)
 	}
 	m := graph.Clone(original)
-	p := &passes.Pipeline{Options: passes.Options{MaxConstant: 16, Outline: true, Scan: seed%2 == 1, MinBlock: 3}, Check: true}
+	p := &passes.Pipeline{Options: passes.Options{MaxConstant: 16, Outline: seed%5 != 0, Scan: seed%2 == 1, MinBlock: 3}, Enabled: passes.Names(), Check: true}
 	if err := p.Run(m); err != nil {
 		t.Fatalf("seed %d: %v\n%s", seed, err, original)
 	}
@@ -214,10 +231,27 @@ func checkPipeline(t *testing.T, seed uint64) {
 
 // TestRandomModules checks the pipeline on a fixed set of random modules.
 func TestRandomModules(t *testing.T) {
-	outlined, prepared := 0, 0
+	outlined, prepared, merged := 0, 0, 0
 	for seed := range uint64(400) {
 		checkPipeline(t, seed)
 		m := randomModule(seed)
+		o := passes.DefaultOptions()
+		dots := func() (n int) {
+			for _, k := range m.Entry().Nodes {
+				if k.Op == graph.OpDot {
+					n++
+				}
+			}
+			return n
+		}
+		was := dots()
+		if err := passByName(t, "merge-dots").Run(m, &o); err != nil {
+			t.Fatal(err)
+		}
+		if dots() < was {
+			merged++
+		}
+		m = randomModule(seed)
 		p := &passes.Pipeline{Options: passes.Options{MaxConstant: 16, Outline: true, MinBlock: 3}}
 		if err := p.Run(m); err != nil {
 			t.Fatal(err)
@@ -231,8 +265,8 @@ func TestRandomModules(t *testing.T) {
 			}
 		}
 	}
-	if outlined < 40 || prepared < 40 {
-		t.Errorf("found %d outlined functions and %d preparations among the modules, wanted at least 40 of both", outlined, prepared)
+	if outlined < 40 || prepared < 40 || merged < 40 {
+		t.Errorf("found %d outlined functions, %d preparations and %d modules with merged products among the modules, wanted at least 40 of each", outlined, prepared, merged)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -270,14 +271,14 @@ func startUp(ctx context.Context, w work, dir, variant, cache string) error {
 	if err != nil {
 		return err
 	}
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+	peak, err := peakRSS()
+	if err != nil {
 		return err
 	}
 	if n := p.Stats().Counts["compile"]; n > 0 {
 		return fmt.Errorf("the start-up compiled %d programs", n)
 	}
-	return json.NewEncoder(os.Stdout).Encode(measured{StartUps: []float64{wall}, StartUpCPU: []float64{cpuTime().Seconds()}, StartUpRSS: []int64{usage.Maxrss << 10}})
+	return json.NewEncoder(os.Stdout).Encode(measured{StartUps: []float64{wall}, StartUpCPU: []float64{cpuTime().Seconds()}, StartUpRSS: []int64{peak}})
 }
 
 // inputs are random, the same in every run.
@@ -343,6 +344,21 @@ func cpuTime() time.Duration {
 		return 0
 	}
 	return time.Duration(ts.Nano())
+}
+
+// peakRSS is the peak resident memory of this process in bytes. That of getrusage would be the parent's, whose memory a new process has until it executes.
+func peakRSS() (int64, error) {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return n << 10, err
+		}
+	}
+	return 0, errors.New("/proc/self/status has no VmHWM")
 }
 
 // sinceStart is the time since the kernel started this process, to a hundredth of a second.
