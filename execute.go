@@ -81,6 +81,15 @@ func (e *engine) Release(component string) {
 
 // Run implements pipelines.Executor: the steps of the program's plan, each started without waiting for the one before.
 func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pipelines.Tensor) (map[string]pipelines.Tensor, error) {
+	out, err := e.RunAll(ctx, p, []map[string]pipelines.Tensor{in})
+	if err != nil {
+		return nil, err
+	}
+	return out[0], nil
+}
+
+// RunAll implements pipelines.Executor: the runs follow one another, or, where weights are streamed, take each step together.
+func (e *engine) RunAll(ctx context.Context, p *pipelines.Program, in []map[string]pipelines.Tensor) ([]map[string]pipelines.Tensor, error) {
 	made, err := e.get(ctx, p)
 	if err != nil {
 		return nil, err
@@ -88,32 +97,55 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 	if err := e.weights.bind(ctx, p, made); err != nil {
 		return nil, err
 	}
+	if made.stream != nil {
+		return e.run(ctx, p, made, in)
+	}
+	var out []map[string]pipelines.Tensor
+	for i := range in {
+		one, err := e.run(ctx, p, made, in[i:i+1])
+		if err != nil {
+			for _, have := range out {
+				for _, t := range have {
+					t.Free()
+				}
+			}
+			return nil, err
+		}
+		out = append(out, one...)
+	}
+	return out, nil
+}
+
+// run runs the steps on each of the inputs, step by step.
+func (e *engine) run(ctx context.Context, p *pipelines.Program, made *program, in []map[string]pipelines.Tensor) ([]map[string]pipelines.Tensor, error) {
 	start := time.Now()
 	defer func() { e.stats.time(p.Name, "execute", start) }()
 	plan := &made.manifest.Main
-	slots := make(map[int]backends.Buffer, len(plan.Params)+len(plan.Steps))
-	given := map[int]bool{}
 	fault := func(format string, args ...any) error {
 		return &InternalError{Phase: "execute", Program: p.ID(), Err: fmt.Errorf(format, args...)}
 	}
-	for i, q := range plan.Params {
-		if q.Weight {
-			slots[i] = made.bound[i]
-			given[i] = true
-			continue
+	given := func(slot int) bool { return slot < len(plan.Params) }
+	runs := make([]map[int]backends.Buffer, len(in)) // by slot
+	for k := range in {
+		runs[k] = make(map[int]backends.Buffer, len(plan.Params)+len(plan.Steps))
+		for i, q := range plan.Params {
+			if q.Weight {
+				runs[k][i] = made.bound[i]
+				continue
+			}
+			t, ok := in[k][q.Name].(*tensor)
+			if !ok {
+				return nil, fault("input %q is not given", q.Name)
+			}
+			if got := t.buf.Shape(); graph.DTypeName(got.DType) != q.DType || !slices.Equal(got.Dimensions, q.Dims) {
+				return nil, fault("input %q has shape %s, wanted (%s)%v", q.Name, got, q.DType, q.Dims)
+			}
+			runs[k][i] = t.buf
 		}
-		t, ok := in[q.Name].(*tensor)
-		if !ok {
-			return nil, fault("input %q is not given", q.Name)
-		}
-		if got := t.buf.Shape(); graph.DTypeName(got.DType) != q.DType || !slices.Equal(got.Dimensions, q.Dims) {
-			return nil, fault("input %q has shape %s, wanted (%s)%v", q.Name, got, q.DType, q.Dims)
-		}
-		slots[i] = t.buf
-		given[i] = true
 	}
 	var weights *streaming
 	if made.stream != nil {
+		var err error
 		if weights, err = e.weights.start(ctx, p, made.stream); err != nil {
 			return nil, err
 		}
@@ -133,14 +165,9 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 	for i, s := range plan.Steps {
 		var streamed map[int]backends.Buffer
 		if weights != nil {
+			var err error
 			if streamed, err = weights.weights(ctx, i); err != nil {
 				return nil, err
-			}
-		}
-		args := make([]backends.Buffer, len(s.Args))
-		for k, a := range s.Args {
-			if args[k] = slots[a]; streamed[a] != nil {
-				args[k] = streamed[a]
 			}
 		}
 		var donate []int
@@ -149,30 +176,41 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 				donate = append(donate, k)
 			}
 		}
-		if err := look.before(ctx, i, s, args); err != nil {
-			return nil, errors.Join(err, look.done())
+		var computed []backends.Buffer
+		for _, slots := range runs {
+			args := make([]backends.Buffer, len(s.Args))
+			for k, a := range s.Args {
+				if args[k] = slots[a]; streamed[a] != nil {
+					args[k] = streamed[a]
+				}
+			}
+			if err := look.before(ctx, i, s, args); err != nil {
+				return nil, errors.Join(err, look.done())
+			}
+			res, err := made.exes[s.Program].Execute(ctx, args, backends.ExecuteOptions{Donate: donate})
+			e.stats.count(p.Name, "execute")
+			if err != nil {
+				return nil, deviceError("execute", p.ID(), fmt.Errorf("step %d of %d (%s): %w", i+1, len(plan.Steps), s.Scope, err))
+			}
+			values, computed = append(values, res...), append(computed, res...)
+			if err := look.after(ctx, i, s, res); err != nil {
+				return nil, errors.Join(err, look.done())
+			}
+			for k, r := range s.Results {
+				slots[r] = res[k]
+			}
 		}
-		res, err := made.exes[s.Program].Execute(ctx, args, backends.ExecuteOptions{Donate: donate})
-		e.stats.count(p.Name, "execute")
-		if err != nil {
-			return nil, deviceError("execute", p.ID(), fmt.Errorf("step %d of %d (%s): %w", i+1, len(plan.Steps), s.Scope, err))
-		}
-		values = append(values, res...)
 		if weights != nil {
-			if err := weights.done(ctx, res); err != nil {
+			if err := weights.done(ctx, computed); err != nil {
 				return nil, err
 			}
 		}
-		if err := look.after(ctx, i, s, res); err != nil {
-			return nil, errors.Join(err, look.done())
-		}
-		for k, r := range s.Results {
-			slots[r] = res[k]
-		}
-		for _, a := range s.Args {
-			if !given[a] && made.lastUse[a] == i && slots[a] != nil {
-				_ = slots[a].Delete()
-				slots[a] = nil
+		for _, slots := range runs {
+			for _, a := range s.Args {
+				if !given(a) && made.lastUse[a] == i && slots[a] != nil {
+					_ = slots[a].Delete()
+					slots[a] = nil
+				}
 			}
 		}
 	}
@@ -185,18 +223,22 @@ func (e *engine) Run(ctx context.Context, p *pipelines.Program, in map[string]pi
 		if i < len(plan.ResultNames) {
 			names[i] = plan.ResultNames[i]
 		}
-		if given[r] || slices.Index(plan.Results, r) != i {
+		if given(r) || slices.Index(plan.Results, r) != i {
 			return nil, fault("result %q is an argument or another result", names[i])
 		}
 	}
-	out := map[string]pipelines.Tensor{}
-	for i, r := range plan.Results {
-		results[slots[r]] = true
-		out[names[i]] = e.newTensor(slots[r])
-	}
-	for _, q := range plan.Params {
-		if t, is := in[q.Name].(*tensor); is && q.Donated {
-			t.Free()
+	var out []map[string]pipelines.Tensor
+	for k, slots := range runs {
+		one := map[string]pipelines.Tensor{}
+		for i, r := range plan.Results {
+			results[slots[r]] = true
+			one[names[i]] = e.newTensor(slots[r])
+		}
+		out = append(out, one)
+		for _, q := range plan.Params {
+			if t, is := in[k][q.Name].(*tensor); is && q.Donated {
+				t.Free()
+			}
 		}
 	}
 	return out, nil

@@ -74,47 +74,60 @@ func (x *transfers) Release(component string) {
 }
 
 func (x *transfers) Run(ctx context.Context, q *pipelines.Program, in map[string]pipelines.Tensor) (map[string]pipelines.Tensor, error) {
+	out, err := x.RunAll(ctx, q, []map[string]pipelines.Tensor{in})
+	if err != nil {
+		return nil, err
+	}
+	return out[0], nil
+}
+
+func (x *transfers) RunAll(ctx context.Context, q *pipelines.Program, in []map[string]pipelines.Tensor) ([]map[string]pipelines.Tensor, error) {
 	e := x.p.engineOf(q)
-	args := map[string]pipelines.Tensor{}
 	var carried []pipelines.Tensor
 	defer func() {
 		for _, t := range carried {
 			t.Free()
 		}
 	}()
-	for name, t := range in {
-		switch t := t.(type) {
-		case *placed:
-			if t.on[e] == nil {
-				d, err := e.Put(t.shape, t.data)
+	args := make([]map[string]pipelines.Tensor, len(in))
+	for k := range in {
+		args[k] = map[string]pipelines.Tensor{}
+		for name, t := range in[k] {
+			switch t := t.(type) {
+			case *placed:
+				if t.on[e] == nil {
+					d, err := e.Put(t.shape, t.data)
+					if err != nil {
+						return nil, err
+					}
+					t.on[e] = d
+				}
+				args[k][name] = t.on[e]
+			case *tensor:
+				args[k][name] = t
+				if t.e == e {
+					continue
+				}
+				data, err := t.Read(ctx)
 				if err != nil {
 					return nil, err
 				}
-				t.on[e] = d
+				d, err := e.Put(t.Shape(), data)
+				if err != nil {
+					return nil, err
+				}
+				carried = append(carried, d)
+				args[k][name] = d
 			}
-			args[name] = t.on[e]
-		case *tensor:
-			args[name] = t
-			if t.e == e {
-				continue
-			}
-			data, err := t.Read(ctx)
-			if err != nil {
-				return nil, err
-			}
-			d, err := e.Put(t.Shape(), data)
-			if err != nil {
-				return nil, err
-			}
-			carried = append(carried, d)
-			args[name] = d
 		}
 	}
-	out, err := e.Run(ctx, q, args)
-	for name, t := range in {
-		if slices.Contains(q.Donate, name) && err == nil {
-			// The program has its memory now.
-			t.Free()
+	out, err := e.RunAll(ctx, q, args)
+	for k := range in {
+		for name, t := range in[k] {
+			if slices.Contains(q.Donate, name) && err == nil {
+				// The program has its memory now.
+				t.Free()
+			}
 		}
 	}
 	return out, err

@@ -297,3 +297,36 @@ func TestOffloadBlockFaults(t *testing.T) {
 		})
 	}
 }
+
+// TestOffloadBlockGuidance: both calls of a guided step run while a block's weights are there, so that they stream once.
+func TestOffloadBlockGuidance(t *testing.T) {
+	number := func(v float64) *float64 { return &v }
+	dir := carriedModel(t, "sd15")
+	p := openPipeline(t, dir, precast.Config{Backend: "go", Offload: "block", NoCache: true})
+	// perStep is what a further step costs.
+	perStep := func(scale float64) (units, bytes, executions int64) {
+		var s [3][3]int64
+		for i := range s {
+			r := smallRequest("StableDiffusionPipeline")
+			r.NumInferenceSteps, r.GuidanceScale = 2+i, number(scale)
+			_, err := p.Generate(t.Context(), r)
+			must(t, err)
+			c := p.Stats()
+			s[i] = [3]int64{c.Streamed.Units, c.Bytes["streamed"], c.Counts["execute"]}
+		}
+		// The counts are of all requests so far.
+		for k := range s[0] {
+			s[0][k], s[1][k] = s[1][k]-s[0][k], s[2][k]-s[1][k]
+		}
+		return s[1][0] - s[0][0], s[1][1] - s[0][1], s[1][2] - s[0][2]
+	}
+	units, bytes, executions := perStep(1)
+	guidedUnits, guidedBytes, guidedExecutions := perStep(5)
+	if units == 0 || units != guidedUnits || bytes != guidedBytes {
+		t.Errorf("a step streams %d blocks of %d bytes, a guided step %d of %d; wanted the same", units, bytes, guidedUnits, guidedBytes)
+	}
+	// The scheduler's step is one execution in both.
+	if guidedExecutions-1 != 2*(executions-1) {
+		t.Errorf("a step has %d executions, a guided step %d", executions, guidedExecutions)
+	}
+}

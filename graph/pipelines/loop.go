@@ -103,20 +103,25 @@ func callDenoiser(ctx context.Context, ex Executor, p *Program, kind stepKind, l
 		return nil, nil, err
 	}
 	defer t.Free()
-	call := func(negative tensors) (Tensor, error) {
-		in := map[string]Tensor{p.Inputs[0].Name: latents, "timestep": t}
-		maps.Copy(in, c.positive)
-		maps.Copy(in, negative)
-		out, err := ex.Run(ctx, p, in)
-		return out["sample"], err
+	calls := []tensors{nil}
+	if kind != plain {
+		calls = append(calls, c.negative)
 	}
-	if cond, err = call(nil); err != nil || kind == plain {
-		return cond, nil, err
+	var in []map[string]Tensor
+	for _, negative := range calls {
+		one := map[string]Tensor{p.Inputs[0].Name: latents, "timestep": t}
+		maps.Copy(one, c.positive)
+		maps.Copy(one, negative)
+		in = append(in, one)
 	}
-	if uncond, err = call(c.negative); err != nil {
-		cond.Free()
+	out, err := ex.RunAll(ctx, p, in)
+	if err != nil {
+		return nil, nil, err
 	}
-	return cond, uncond, err
+	if kind != plain {
+		uncond = out[1]["sample"]
+	}
+	return out[0]["sample"], uncond, nil
 }
 
 // start uploads what does not change (fixed) and what the first call reads (state): the scaled noise, the model input made from it, empty history.

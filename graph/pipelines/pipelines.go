@@ -94,6 +94,8 @@ type Tensor interface {
 type Executor interface {
 	// Run executes p on inputs by name and returns its results by name. It returns before the values are ready. Donated inputs are freed.
 	Run(ctx context.Context, p *Program, in map[string]Tensor) (map[string]Tensor, error)
+	// RunAll is Run on several inputs, which may share values that are not donated; result k is that of in[k]. It may take less than one Run after the other.
+	RunAll(ctx context.Context, p *Program, in []map[string]Tensor) ([]map[string]Tensor, error)
 	// Put copies data (little-endian, row-major) to the device.
 	Put(shape graph.Shape, data []byte) (Tensor, error)
 	// Release tells that a component's programs are not needed again in this request.
