@@ -50,6 +50,19 @@ func (r *recorder) Put(shape graph.Shape, data []byte) (pipelines.Tensor, error)
 	return &recorded{HostTensor{Shape: shape, Data: slices.Clone(data)}}, nil
 }
 
+// RunAll implements pipelines.Executor.
+func (r *recorder) RunAll(ctx context.Context, p *pipelines.Program, in []map[string]pipelines.Tensor) ([]map[string]pipelines.Tensor, error) {
+	var out []map[string]pipelines.Tensor
+	for _, one := range in {
+		res, err := r.Run(ctx, p, one)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, res)
+	}
+	return out, nil
+}
+
 func (r *recorder) Run(ctx context.Context, p *pipelines.Program, in map[string]pipelines.Tensor) (map[string]pipelines.Tensor, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
