@@ -76,6 +76,9 @@ type Config struct {
 	// CacheDir is where executables are kept; empty means $PRECAST_CACHE_DIR, else the user's cache folder. NoCache keeps none.
 	CacheDir string
 	NoCache  bool
+	// WeightsCache is "off" (empty) or "on": weights that take work to load, which are converted, copied, put into another order, prepared or changed by LoRAs, are
+	// written to the cache once and mapped from there by later starts. They take as much of the disk again as of memory.
+	WeightsCache string
 	// CacheOnly makes a compile an error: *CompileNeededError.
 	CacheOnly bool
 
@@ -161,6 +164,7 @@ func (c *Config) check() (pipelines.Options, error) {
 		{"backend", &c.Backend, []string{"auto", "pjrt", "go"}},
 		{"regions", &c.Regions, []string{"inline", "call", "scan", "split", "auto"}},
 		{"offload", &c.Offload, []string{offloadNone, offloadModel, offloadBlock}},
+		{"weights-cache", &c.WeightsCache, []string{"off", "on"}},
 	} {
 		if *f.value == "" {
 			*f.value = f.known[0]
@@ -181,6 +185,9 @@ func (c *Config) check() (pipelines.Options, error) {
 			return dtype, userErrorf("offload: block brings the weights to the device for one block after the other, each a program of its own, which --regions %s does not make; leave --regions out, or take --regions split or --offload model", given)
 		}
 		c.Regions, c.splitByOffload = "split", given == ""
+	}
+	if c.WeightsCache == "on" && c.NoCache {
+		return dtype, userErrorf("weights-cache: found on, but --no-cache keeps nothing; leave out one of them")
 	}
 	if c.TensorParallelSize < 0 || c.TensorParallelSize > 1 {
 		return dtype, userErrorf("tensor-parallel-size: found %d, wanted 1 (more devices are not built yet)", c.TensorParallelSize)

@@ -36,6 +36,9 @@ func IsNotInstalled(err error) bool {
 	return errors.As(err, &missing)
 }
 
+// CacheWeights is the kind of entries that hold weights, see Config.WeightsCache.
+const CacheWeights = string(cache.Weights)
+
 // What the cache and the plugins' folder take and report, see packages cache and plugin.
 type (
 	CacheEntry           = cache.Entry

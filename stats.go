@@ -19,8 +19,8 @@ type Stats struct {
 	// Counts has trace, passes, lower, compile, cache_hit, cache_miss and execute; forgotten, where programs made room for those of other sizes; where something runs eagerly, operations: how many distinct
 	// ones there are, each an executable, compiled or loaded once and counted for the program that needed it first.
 	Counts map[string]int64 `json:"counts"`
-	// Bytes has weights (brought to the device; of them mapped in place, copied since the file does not align them, converted from another dtype, folded
-	// with what LoRAs add, streamed: brought block by block under --offload block, each time that they were), cache_written and executables.
+	// Bytes has weights (brought to the device; of them mapped in place, copied since the file does not align them, converted from another dtype, cached: mapped from the cache of weights, folded
+	// with what LoRAs add, streamed: brought block by block under --offload block, each time that they were), cache_written, weights_cache_written and executables.
 	Bytes map[string]int64 `json:"bytes"`
 	// Seconds has one entry a phase. Of what is streamed, stream_load is how long weights were brought to the device, beside the steps; stream_wait how
 	// long steps waited for them, and stream_compute how long the steps with weights took from then on.

@@ -470,7 +470,8 @@ func (w *weightStore) loadUnit(ctx context.Context, p *pipelines.Program, u *str
 		if w.inPlace(p.Component, x.tensor, x.shape) {
 			slot.mapped = append(slot.mapped, x.tensor)
 		}
-		return w.upload(p.Component, x.tensor, x.shape, a)
+		b, _, err := w.upload(p.Component, x.tensor, x.shape, a)
+		return b, err
 	}
 	for _, x := range u.stored {
 		if out[x.slot], err = one(x, a); err != nil {

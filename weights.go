@@ -58,6 +58,7 @@ type weightStore struct {
 	needs map[string]int64
 	// idle is the memory of streamed weights between two runs.
 	idle *streamPool
+	kept keptWeights
 }
 
 type weightID struct {
@@ -67,7 +68,7 @@ type weightID struct {
 }
 
 func newWeightStore(e *engine) *weightStore {
-	return &weightStore{e: e, matched: map[string]checkpoint.Tensor{}, bytes: map[string]int64{}, device: map[weightID]backends.Buffer{}, needs: map[string]int64{}}
+	return &weightStore{e: e, matched: map[string]checkpoint.Tensor{}, bytes: map[string]int64{}, device: map[weightID]backends.Buffer{}, needs: map[string]int64{}, kept: newKeptWeights()}
 }
 
 // check matches a program's weights against the checkpoint without reading one. The error lists everything that does not fit.
@@ -163,6 +164,10 @@ func (w *weightStore) bind(ctx context.Context, p *pipelines.Program, made *prog
 		made.bound = bound
 		return nil
 	}
+	set, err := w.fromCache(p, made.manifest)
+	if err != nil {
+		return err
+	}
 	if err := w.load(ctx, p.Component, made.manifest.direct()); err != nil {
 		return err
 	}
@@ -184,6 +189,7 @@ func (w *weightStore) bind(ctx context.Context, p *pipelines.Program, made *prog
 		}
 	}
 	made.bound = bound
+	w.toCache(ctx, p, set)
 	return nil
 }
 
@@ -198,7 +204,8 @@ func (m *manifest) direct() []slotFile {
 	return list
 }
 
-// preload brings to the device what a program reads of the checkpoint as it is stored.
+// preload brings to the device what needs none of the program's executables: weights from the cache, those that the program reads as they are stored,
+// and those that are only moved.
 func (w *weightStore) preload(ctx context.Context, p *pipelines.Program, m *manifest) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -206,7 +213,42 @@ func (w *weightStore) preload(ctx context.Context, p *pipelines.Program, m *mani
 		return err
 	}
 	defer w.e.stats.time(p.Name, "preload", time.Now())
-	return w.load(ctx, p.Component, m.direct())
+	if _, err := w.fromCache(p, m); err != nil {
+		return err
+	}
+	if err := w.load(ctx, p.Component, m.direct()); err != nil {
+		return err
+	}
+	if m.Prep == nil {
+		return nil
+	}
+	ids := m.Prep.ids(p.Component)
+	for _, s := range m.Prep.Steps {
+		if moves := m.Prep.Executables[s.Program].Moves; moves != nil {
+			if err := w.move(ctx, p.Component, moves, m.Prep.args(s), s, ids); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ids are the weights that a preparation makes, by slot.
+func (prep *planFile) ids(component string) map[int]weightID {
+	ids := map[int]weightID{}
+	for i, slot := range prep.Results {
+		ids[slot] = weightID{component, "prepared", prep.ResultDigests[i]}
+	}
+	return ids
+}
+
+// args are the parameters that a step of a preparation reads.
+func (prep *planFile) args(s passes.Step) []slotFile {
+	args := make([]slotFile, len(s.Args))
+	for i, a := range s.Args {
+		args[i] = prep.Params[a]
+	}
+	return args
 }
 
 // load brings stored weights to the device.
@@ -249,11 +291,15 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 			return err
 		}
 		t := w.matched[component+"/"+q.Name]
-		buf, err := w.upload(component, t, shape, a)
+		buf, copied, err := w.upload(component, t, shape, a)
 		if err != nil {
 			return err
 		}
-		w.device[weightID{component, q.DType, q.Name}] = buf
+		id := weightID{component, q.DType, q.Name}
+		w.device[id] = buf
+		if copied != nil {
+			w.kept.remember(id, copied, a)
+		}
 	}
 	return nil
 }
@@ -264,23 +310,36 @@ func (w *weightStore) inPlace(component string, t checkpoint.Tensor, shape graph
 }
 
 // upload makes a device buffer of one tensor: of the mapping where it is aligned, in the wanted dtype and as it is stored, else of one copy in the
-// arena, with what LoRAs add. The copy is ours and not the backend's because it uses all processors and large pages.
-func (w *weightStore) upload(component string, t checkpoint.Tensor, shape graph.Shape, a *arena) (backends.Buffer, error) {
+// arena, which is returned too, with what LoRAs add. The copy is ours and not the backend's because it uses all processors and large pages.
+func (w *weightStore) upload(component string, t checkpoint.Tensor, shape graph.Shape, a *arena) (_ backends.Buffer, copied []byte, _ error) {
 	size := graph.ByteSize(shape)
 	w.e.stats.bytes("weights", size)
 	if w.inPlace(component, t, shape) {
 		// The mapping outlives the buffer: the engine closes the checkpoint last.
 		w.e.stats.bytes("mapped", size)
 		if err := populate(t.Bytes()); err != nil {
-			return nil, asUser(fmt.Errorf("%s: tensor %q: %w", t.File.Path(), t.Key, err))
+			return nil, nil, asUser(fmt.Errorf("%s: tensor %q: %w", t.File.Path(), t.Key, err))
 		}
-		return w.buffer(component, t.Bytes(), shape, nil)
+		buf, err := w.buffer(component, t.Bytes(), shape, nil)
+		return buf, nil, err
 	}
 	dst := a.take(size)
 	if err := w.read(component, t, dst, shape.DType); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return w.buffer(component, dst, shape, a)
+	buf, err := w.buffer(component, dst, shape, a)
+	return buf, dst, err
+}
+
+// place makes a weight's device buffer of memory in an arena.
+func (w *weightStore) place(id weightID, mem []byte, shape graph.Shape, a *arena) error {
+	buf, err := w.buffer(id.component, mem, shape, a)
+	if err != nil {
+		return err
+	}
+	w.device[id] = buf
+	w.kept.remember(id, mem, a)
+	return nil
 }
 
 // read writes a tensor's elements to dst in the dtype, with what LoRAs add. The file's pages leave memory behind it.
@@ -331,10 +390,7 @@ func (w *weightStore) prepare(ctx context.Context, p *pipelines.Program, made *p
 	for _, q := range made.manifest.direct() {
 		keep[q.Name] = true
 	}
-	ids := map[int]weightID{} // of the results, by slot
-	for i, slot := range prep.Results {
-		ids[slot] = weightID{p.Component, "prepared", prep.ResultDigests[i]}
-	}
+	ids := prep.ids(p.Component)
 	// How many steps that execute still read a stored weight: moves read the file.
 	uses := map[string]int{}
 	for _, s := range prep.Steps {
@@ -380,10 +436,7 @@ func (w *weightStore) prepare(ctx context.Context, p *pipelines.Program, made *p
 		return nil
 	}
 	for _, s := range prep.Steps {
-		args := make([]slotFile, len(s.Args))
-		for i, a := range s.Args {
-			args[i] = prep.Params[a]
-		}
+		args := prep.args(s)
 		moves := prep.Executables[s.Program].Moves
 		missing := slices.ContainsFunc(s.Results, func(r int) bool { return w.device[ids[r]] == nil })
 		switch {
@@ -473,11 +526,9 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 			return err
 		}
 		w.e.stats.bytes("weights", graph.ByteSize(shape))
-		buf, err := w.buffer(component, dst, shape, a)
-		if err != nil {
+		if err := w.place(ids[r], dst, shape, a); err != nil {
 			return err
 		}
-		w.device[ids[r]] = buf
 	}
 	return nil
 }
@@ -519,6 +570,9 @@ func (w *weightStore) permute(component string, t checkpoint.Tensor, dst []byte,
 func (w *weightStore) release(component string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	// What is being written to the cache is read from the buffers.
+	w.kept.writing.Wait()
+	w.kept.forget(component)
 	var errs []error
 	w.dropIdle()
 	for id, buf := range w.device {
@@ -539,6 +593,7 @@ func (w *weightStore) release(component string) error {
 // close frees everything.
 func (w *weightStore) close() error {
 	var errs []error
+	w.kept.end()
 	components := map[string]bool{}
 	w.dropIdle()
 	for id := range w.device {

@@ -37,7 +37,8 @@ const (
 var notes = map[string]string{
 	"CACHEDIR.TAG": "Signature: 8a477f597d28d172789f06886806bc55\n" +
 		"# This file marks a folder of precast's cache: backup programs may leave it out.\n",
-	"README": "This folder holds programs that precast has compiled. It can be deleted at any time: `precast cache clear` does so.\n\n" +
+	"README": "This folder holds programs that precast has compiled, and weights as a device takes them where --weights-cache asked for\n" +
+		"it. It can be deleted at any time: `precast cache clear` does so.\n\n" +
 		"Entries are trusted code: precast loads them and runs them with the rights of its user. Checksums find damage, not\n" +
 		"malice. Nobody but that user may be able to write here, and entries from elsewhere don't belong here.\n",
 }
@@ -51,6 +52,7 @@ type disk struct {
 
 type tempFile interface {
 	io.WriteCloser
+	io.WriterAt
 	Name() string
 	Sync() error
 }

@@ -62,16 +62,23 @@ type header struct {
 
 // encodeHead makes everything of an entry that comes before its payload.
 func encodeHead(kind Kind, key Key, payload []byte, created time.Time) ([]byte, error) {
+	return encodeHeadOf(kind, key, int64(len(payload)), sha256.Sum256(payload), created, 1)
+}
+
+// encodeHeadOf is encodeHead for a payload of that length and checksum. The head is filled up with spaces, which are JSON, to a multiple of align bytes.
+func encodeHeadOf(kind Kind, key Key, payload int64, sum [sha256.Size]byte, created time.Time, align int) ([]byte, error) {
 	for _, f := range key.Fields {
 		// JSON would replace the bytes, and the entry would never be found equal to its key again.
 		if !utf8.ValidString(f.Name) || !utf8.ValidString(f.Value) {
 			return nil, fmt.Errorf("field %q of the cache key is not UTF-8: %q", f.Name, f.Value)
 		}
 	}
-	sum := sha256.Sum256(payload)
-	text, err := json.Marshal(header{kind, key, int64(len(payload)), hex.EncodeToString(sum[:]), created.UTC().Truncate(time.Second)})
+	text, err := json.Marshal(header{kind, key, payload, hex.EncodeToString(sum[:]), created.UTC().Truncate(time.Second)})
 	if err != nil {
 		return nil, err
+	}
+	if rest := (preamble + len(text) + sha256.Size) % align; rest > 0 {
+		text = append(text, bytes.Repeat([]byte{' '}, align-rest)...)
 	}
 	if len(text) > maxHeader {
 		return nil, fmt.Errorf("the cache key is too long: its header has %d bytes, the limit is %d", len(text), maxHeader)

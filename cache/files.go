@@ -117,6 +117,14 @@ func byUse(a, b file) int {
 	return cmp.Or(a.used.Compare(b.used), strings.Compare(a.path, b.path))
 }
 
+// overCaps returns the entries that have to go, longest unused first, so that the weights have no more than their limit of bytes and the other entries
+// no more than theirs; keep is never among them.
+func overCaps(files []file, limit, limitWeights int64, keep string) []file {
+	weights := func(f file) bool { return f.kind == Weights }
+	others := func(f file) bool { return f.kind != Weights }
+	return append(overCap(slices.DeleteFunc(slices.Clone(files), weights), limit, keep), overCap(slices.DeleteFunc(slices.Clone(files), others), limitWeights, keep)...)
+}
+
 // overCap returns the entries that have to go, longest unused first, so that the others have no more than limit bytes; keep is never among them.
 func overCap(files []file, limit int64, keep string) []file {
 	var total int64
@@ -145,7 +153,7 @@ func overCap(files []file, limit int64, keep string) []file {
 func (s *Store) evict(keep string) {
 	files := s.files()
 	old := slices.DeleteFunc(slices.Clone(files), func(f file) bool { return !leftBehind(f, staleTemp) })
-	if len(overCap(files, s.max, keep)) == 0 && len(old) == 0 {
+	if len(overCaps(files, s.max, s.maxWeights, keep)) == 0 && len(old) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -155,7 +163,7 @@ func (s *Store) evict(keep string) {
 		return
 	}
 	defer unlock()
-	for _, f := range append(old, overCap(s.files(), s.max, keep)...) {
+	for _, f := range append(old, overCaps(s.files(), s.max, s.maxWeights, keep)...) {
 		_ = os.Remove(f.path)
 	}
 }

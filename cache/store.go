@@ -22,15 +22,22 @@ const (
 	Manifest Kind = "manifest"
 	// Executable is a compiled program as the plugin serialized it. Its key holds the digest of the program's text.
 	Executable Kind = "executable"
+	// Weights are weights of a component in the dtype, order and alignment in which a device takes them: see Create and Map. They have a cap of their own.
+	Weights Kind = "weights"
 )
 
 // DefaultMaxBytes is the cap of a store for which no other was set: 20 GiB.
 const DefaultMaxBytes = 20 << 30
 
+// DefaultMaxWeightBytes is the cap of the entries of kind Weights for which no other was set: 100 GiB.
+const DefaultMaxWeightBytes = 100 << 30
+
 // Options of a store.
 type Options struct {
 	// MaxBytes is the cap: what was used longest ago goes when the entries have more bytes. 0 is DefaultMaxBytes.
 	MaxBytes int64
+	// MaxWeightBytes is the cap of the entries of kind Weights, which don't count against MaxBytes. 0 is DefaultMaxWeightBytes.
+	MaxWeightBytes int64
 	// Warn gets what the user should know, a line each, nil to drop it.
 	Warn func(format string, args ...any)
 }
@@ -49,7 +56,9 @@ type Store struct {
 	dir  string // the user's
 	root string // dir/v1, all that is ours
 	max  int64
-	disk disk
+	// maxWeights is the cap of the entries of kind Weights.
+	maxWeights int64
+	disk       disk
 
 	noted    sync.Once
 	mu       sync.Mutex
@@ -61,9 +70,12 @@ type Store struct {
 // Open returns the store in dir, "" being DefaultDir. It never fails: what is wrong with the directory shows as one warning when it is first written,
 // and its entries are found as far as it can be read. The directory is made when the first entry is.
 func Open(dir string, o Options) *Store {
-	s := &Store{max: o.MaxBytes, disk: realDisk, warn: o.Warn, warned: map[string]bool{}}
+	s := &Store{max: o.MaxBytes, maxWeights: o.MaxWeightBytes, disk: realDisk, warn: o.Warn, warned: map[string]bool{}}
 	if s.max <= 0 {
 		s.max = DefaultMaxBytes
+	}
+	if s.maxWeights <= 0 {
+		s.maxWeights = DefaultMaxWeightBytes
 	}
 	var err error
 	if dir == "" {
@@ -218,15 +230,9 @@ func (s *Store) write(path string, head, data []byte) (err error) {
 	if err := s.ensure(dir); err != nil {
 		return err
 	}
-	f, err := s.disk.createTemp(dir, tempMark+"*")
+	f, alive, err := s.createTemp(dir)
 	if err != nil {
 		return err
-	}
-	// The lock says to who clears the cache that this file's writer is alive. Where there are no locks, the file's age has to do; on Windows a lock
-	// would keep the file from being written.
-	alive := flock.New(f.Name(), flock.SetFlag(os.O_RDWR))
-	if runtime.GOOS != "windows" {
-		_, _ = alive.TryLock()
 	}
 	renamed := false
 	defer func() {
@@ -254,6 +260,20 @@ func (s *Store) write(path string, head, data []byte) (err error) {
 	renamed = true
 	syncDir(dir)
 	return nil
+}
+
+// createTemp makes a temporary file for an entry of the folder. The lock says to who clears the cache that this file's writer is alive. Where there are no
+// locks, the file's age has to do; on Windows a lock would keep the file from being written.
+func (s *Store) createTemp(dir string) (tempFile, *flock.Flock, error) {
+	f, err := s.disk.createTemp(dir, tempMark+"*")
+	if err != nil {
+		return nil, nil, err
+	}
+	alive := flock.New(f.Name(), flock.SetFlag(os.O_RDWR))
+	if runtime.GOOS != "windows" {
+		_, _ = alive.TryLock()
+	}
+	return f, alive, nil
 }
 
 // Delete removes an entry: one that turned out not to load. An entry that isn't there is no error.

@@ -59,8 +59,11 @@ func (g *Group) add(bytes int64) {
 type Status struct {
 	Dir      string `json:"dir"`
 	MaxBytes int64  `json:"max_bytes"`
-	// Entries are all entries, Stale and Bad ones too.
+	// Entries are all entries but the weights, Stale and Bad ones too.
 	Entries Group `json:"entries"`
+	// Weights are the entries of kind Weights, and MaxWeightBytes is their cap.
+	Weights        Group `json:"weights"`
+	MaxWeightBytes int64 `json:"max_weight_bytes"`
 	// Kinds and Plugins split the Good entries by their kind and by their key's field "plugin", in the order of the names.
 	Kinds   []Group `json:"kinds"`
 	Plugins []Group `json:"plugins"`
@@ -97,7 +100,7 @@ func (s *Store) Status() (*Status, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	st := &Status{Dir: s.dir, MaxBytes: s.max}
+	st := &Status{Dir: s.dir, MaxBytes: s.max, MaxWeightBytes: s.maxWeights}
 	if info, err := os.Stat(s.dir); err == nil {
 		st.Warning = writableByOthers(info)
 	}
@@ -119,7 +122,11 @@ func (s *Store) Status() (*Status, error) {
 		if !ok {
 			continue
 		}
-		st.Entries.add(e.Bytes)
+		if e.Kind == Weights {
+			st.Weights.add(e.Bytes)
+		} else {
+			st.Entries.add(e.Bytes)
+		}
 		if st.Oldest.IsZero() || e.Used.Before(st.Oldest) {
 			st.Oldest = e.Used
 		}
@@ -281,8 +288,8 @@ type RemovalReport struct {
 
 // CleanupOptions say what else than stale and left-behind files goes.
 type CleanupOptions struct {
-	// MaxBytes is the cap to bring the entries down to, 0 for the store's own.
-	MaxBytes int64
+	// MaxBytes is the cap to bring the entries down to, MaxWeightBytes that of the weights, which don't count against the first; 0 for the store's own.
+	MaxBytes, MaxWeightBytes int64
 	// OlderThan removes entries that were not used for so long, 0 none.
 	OlderThan time.Duration
 	// DryRun only reports.
@@ -295,13 +302,10 @@ func (s *Store) Cleanup(o CleanupOptions) (*RemovalReport, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	if o.MaxBytes < 0 || o.OlderThan < 0 {
-		return nil, fmt.Errorf("cache cleanup: the cap is %d bytes and the age %v, wanted neither below 0", o.MaxBytes, o.OlderThan)
+	if o.MaxBytes < 0 || o.MaxWeightBytes < 0 || o.OlderThan < 0 {
+		return nil, fmt.Errorf("cache cleanup: the caps are %d and %d bytes and the age %v, wanted none below 0", o.MaxBytes, o.MaxWeightBytes, o.OlderThan)
 	}
-	limit := o.MaxBytes
-	if limit == 0 {
-		limit = s.max
-	}
+	limit, limitWeights := cmp.Or(o.MaxBytes, s.max), cmp.Or(o.MaxWeightBytes, s.maxWeights)
 	r := &RemovalReport{DryRun: o.DryRun}
 	var rest []file
 	for _, f := range s.files() {
@@ -327,10 +331,14 @@ func (s *Store) Cleanup(o CleanupOptions) (*RemovalReport, error) {
 			}
 		}
 	}
-	over := overCap(rest, limit, "")
+	over := overCaps(rest, limit, limitWeights, "")
 	gone := map[string]bool{}
 	for _, f := range over {
-		r.remove(f, fmt.Sprintf("the cap is %d bytes and this was used longest ago", limit))
+		most := limit
+		if f.kind == Weights {
+			most = limitWeights
+		}
+		r.remove(f, fmt.Sprintf("the cap is %d bytes and this was used longest ago", most))
 		gone[f.path] = true
 	}
 	for _, f := range rest {

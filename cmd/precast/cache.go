@@ -14,7 +14,7 @@ import (
 
 var cacheCommand = command{
 	name: "cache", args: "status|lookup [DIGEST|PROGRAM]|verify|cleanup|clear",
-	short: "show, check and empty the cache of compiled programs",
+	short: "show, check and empty the cache of compiled programs and weights",
 	long: `
   status                     where the cache is, how much is in it, for which plugins
   lookup [DIGEST|PROGRAM]    entries, last used first: all, those whose digest starts so, or those of a program
@@ -24,7 +24,8 @@ var cacheCommand = command{
                              the cap, used longest ago first
   clear                      remove everything
 
-An entry that is damaged costs a compile and no more: it is found, removed and made anew when it is next wanted.`,
+An entry that is damaged costs a compile and no more: it is found, removed and made anew when it is next wanted. Weights, which --weights-cache on
+writes, have a cap of their own. Of their entries a run checks header and length, and verify every byte.`,
 	setup: setupCache,
 }
 
@@ -34,6 +35,7 @@ func setupCache(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error
 	remove := fs.Bool("delete", false, "verify: remove the entries that are damaged")
 	older := fs.Duration("older-than", 0, "cleanup: remove entries that were not used for so long, too, such as 720h")
 	capBytes := fs.Int64("max-bytes", 0, "cleanup: bring the cache down to this many bytes")
+	capWeights := fs.Int64("max-weight-bytes", 0, "cleanup: bring the weights in the cache down to this many bytes")
 	asJSON := fs.Bool("json", false, "print JSON")
 	return func(_ context.Context, args []string) error {
 		verbs := []string{"status", "lookup", "verify", "cleanup", "clear"}
@@ -44,13 +46,13 @@ func setupCache(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error
 		if verb == "lookup" && len(rest) > 1 || verb != "lookup" && len(rest) > 0 {
 			return userError("cache %s: argument %q is one too many", verb, rest[len(rest)-1])
 		}
-		for flag, only := range map[string]string{"dry-run": "cleanup clear", "delete": "verify", "older-than": "cleanup", "max-bytes": "cleanup"} {
+		for flag, only := range map[string]string{"dry-run": "cleanup clear", "delete": "verify", "older-than": "cleanup", "max-bytes": "cleanup", "max-weight-bytes": "cleanup"} {
 			if fs.Changed(flag) && !contains(only, verb) {
 				return userError("%s: it is for precast cache %s, not %s", flag, only, verb)
 			}
 		}
-		if *older < 0 || *capBytes < 0 {
-			return userError("older-than and max-bytes: found %v and %d, wanted 0 or more", *older, *capBytes)
+		if *older < 0 || *capBytes < 0 || *capWeights < 0 {
+			return userError("older-than, max-bytes and max-weight-bytes: found %v, %d and %d, wanted 0 or more", *older, *capBytes, *capWeights)
 		}
 		log := c.logger()
 		store := precast.OpenCache(*dir, func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) })
@@ -89,7 +91,7 @@ func setupCache(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error
 			}
 			return nil
 		case "cleanup":
-			r, err := store.Cleanup(precast.CacheCleanupOptions{MaxBytes: *capBytes, OlderThan: *older, DryRun: *dry})
+			r, err := store.Cleanup(precast.CacheCleanupOptions{MaxBytes: *capBytes, MaxWeightBytes: *capWeights, OlderThan: *older, DryRun: *dry})
 			return show(r, err, func(w io.Writer) error { return printRemoval(w, r) })
 		}
 		r, err := store.Clear(*dry)
@@ -109,7 +111,13 @@ func printCacheStatus(w io.Writer, s *precast.CacheStatus) error {
 	t := table(w)
 	fmt.Fprintf(t, "folder\t%s\n", s.Dir)
 	fmt.Fprintf(t, "entries\t%d, %s of at most %s\n", s.Entries.Files, precast.FormatBytes(s.Entries.Bytes), precast.FormatBytes(s.MaxBytes))
+	if s.Weights.Files > 0 {
+		fmt.Fprintf(t, "weights\t%d, %s of at most %s\n", s.Weights.Files, precast.FormatBytes(s.Weights.Bytes), precast.FormatBytes(s.MaxWeightBytes))
+	}
 	for _, g := range s.Kinds {
+		if g.Name == precast.CacheWeights {
+			continue
+		}
 		fmt.Fprintf(t, "  %s\t%d, %s\n", g.Name, g.Files, precast.FormatBytes(g.Bytes))
 	}
 	for _, g := range s.Plugins {

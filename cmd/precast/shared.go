@@ -33,6 +33,7 @@ func engineFlags(fs *pflag.FlagSet, cfg *precast.Config) {
 	fs.IntVar(&cfg.Threads, "threads", 0, "threads to compute with (default: the machine's processors)")
 	fs.StringVar(&cfg.CacheDir, "cache-dir", "", "`DIR` of the cache (default: $PRECAST_CACHE_DIR, else precast in the user's cache folder)")
 	fs.BoolVar(&cfg.NoCache, "no-cache", false, "neither read nor write the cache")
+	fs.StringVar(&cfg.WeightsCache, "weights-cache", "", "off (default); on: weights that take work to load (another dtype or order, not aligned, LoRAs) are written to the cache once, as large as they are in memory, and later runs map them; what --offload block streams comes from the checkpoint")
 	fs.BoolVar(&cfg.CacheOnly, "cache-only", false, "fail with exit code 3 where something would have to be compiled")
 	fs.StringSliceVar(&cfg.DisabledPasses, "disable-pass", nil, "passes to leave out, by their names; several times or with commas")
 	fs.StringSliceVar(&cfg.EnabledPasses, "enable-pass", nil, "passes to run though they do not by default, by their names; several times or with commas")

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -337,6 +338,19 @@ func (f *File) Intact() error {
 	}
 	key := f.keys[slices.IndexFunc(f.keys, func(k string) bool { return f.tensors[k].Offset+f.tensors[k].Size > st.Size() })]
 	return fmt.Errorf("%s: tensor %q: the file was cut short while it is in use: it had %d bytes, found %d", f.path, key, f.size, st.Size())
+}
+
+// Identity tells the file's content from that of others without reading it: the path without links, the digest of the header, the length, and when the
+// content and the entry in its folder were last changed. The last of these can't be set, so a file that takes another's place is told from it.
+func (f *File) Identity() string {
+	path := f.path
+	if abs, err := filepath.Abs(path); err == nil {
+		path = abs
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	return fmt.Sprintf("%q %x %d %d %d", path, f.digest, f.size, f.info.ModTime().UnixNano(), changeTime(f.info))
 }
 
 // Close unmaps the file. Every view that Bytes handed out is invalid from then on: reading one crashes the process.

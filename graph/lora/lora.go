@@ -53,6 +53,8 @@ func ParseSpec(text string) (Spec, error) {
 // excepted.
 type Set struct {
 	files []*checkpoint.File
+	// scales are those of the files.
+	scales []float64
 	// updates by component and stored key, in the order of the files.
 	updates map[string]map[string][]*update
 	notes   []string
@@ -95,7 +97,7 @@ func Open(ck *checkpoint.Checkpoint, specs []Spec) (_ *Set, err error) {
 			errs = append(errs, fmt.Errorf("lora: %w", err))
 			continue
 		}
-		s.files = append(s.files, f)
+		s.files, s.scales = append(s.files, f), append(s.scales, spec.Scale)
 		if err := s.read(m, f, spec.Scale); err != nil {
 			errs = append(errs, err)
 		}
@@ -109,6 +111,18 @@ func (s *Set) Notes() []string {
 		return nil
 	}
 	return slices.Clone(s.notes)
+}
+
+// Identity tells what the set adds from what others do: the files, see checkpoint.File.Identity, and their scales; empty for a nil Set.
+func (s *Set) Identity() string {
+	if s == nil {
+		return ""
+	}
+	var list []string
+	for i, f := range s.files {
+		list = append(list, fmt.Sprintf("%s %v", f.Identity(), s.scales[i]))
+	}
+	return strings.Join(list, "\n")
 }
 
 // Touches tells whether a LoRA changes the component's tensor with that stored key.

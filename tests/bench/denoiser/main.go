@@ -84,6 +84,7 @@ func run() error {
 	flag.StringVar(&cfg.Plugin, "plugin", "", "PJRT plugin, by name or path")
 	flag.StringVar(&cfg.Regions, "regions", "inline", "inline, call, scan, split or auto")
 	flag.StringVar(&cfg.CacheDir, "cache", "", "folder of the cache")
+	flag.StringVar(&cfg.WeightsCache, "weights-cache", "off", "on: weights that take work to load are written to the cache and mapped by later processes")
 	flag.StringVar(&cfg.DumpDir, "dump-compilation-phases-to", "", "folder for every phase of what is compiled")
 	flag.Parse()
 	if flag.NArg() != 1 {
