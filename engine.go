@@ -645,10 +645,12 @@ func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest,
 		defer beside.Wait()
 	}
 	load := func(list []exeFile) ([]backends.Executable, error) {
-		var out []backends.Executable
-		for _, x := range list {
+		out := make([]backends.Executable, len(list))
+		// Loading has long stretches that use one processor.
+		var group errgroup.Group
+		group.SetLimit(runtime.NumCPU())
+		for i, x := range list {
 			if x.Moves != nil {
-				out = append(out, nil)
 				continue
 			}
 			loadOne := func() (backends.Executable, int64, bool, error) {
@@ -666,21 +668,21 @@ func (e *engine) loadAll(ctx context.Context, p *pipelines.Program, m *manifest,
 				}
 				return exe, int64(len(data)), true, err
 			}
-			if made.shared {
-				op, err := e.operation(p, x.Key, loadOne)
-				if err != nil {
-					return out, err
-				}
-				out = append(out, op.exe)
-				continue
-			}
-			exe, _, _, err := loadOne()
-			if err != nil {
-				return out, err
-			}
-			out = append(out, exe)
+			group.Go(func() error {
+				return guarded(p.ID(), func() (err error) {
+					if made.shared {
+						var op *operation
+						if op, err = e.operation(p, x.Key, loadOne); err == nil {
+							out[i] = op.exe
+						}
+						return err
+					}
+					out[i], _, _, err = loadOne()
+					return err
+				})
+			})
 		}
-		return out, nil
+		return out, group.Wait()
 	}
 	var err error
 	if made.exes, err = load(m.Main.Executables); err == nil {
