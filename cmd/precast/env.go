@@ -51,6 +51,7 @@ func setupEnv(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 		list = append(list, "no plugin", e.Problem, "plugin folder", e.PluginDir)
 		if s := e.Cache; s != nil {
 			list = append(list, "cache", s.Dir, "  entries", fmt.Sprintf("%d, %s of at most %s", s.Entries.Files, precast.FormatBytes(s.Entries.Bytes), precast.FormatBytes(s.MaxBytes)),
+				"  weights", fmt.Sprintf("%d, %s of at most %s", s.Weights.Files, precast.FormatBytes(s.Weights.Bytes), precast.FormatBytes(s.MaxWeightBytes)),
 				"  warning", s.Warning)
 		}
 		list = append(list, "cache problem", e.CacheError)
