@@ -72,6 +72,8 @@ func (w *weightStore) forget(q *program, left map[backends.Buffer]bool) error {
 	}
 	q.bound = nil
 	var errs []error
+	// What is being written to the cache is read from the buffers.
+	w.kept.writing.Wait()
 	for id, b := range w.device {
 		if own[b] {
 			errs = append(errs, b.Delete())
