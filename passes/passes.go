@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gomlx/compute/dtypes"
+
 	"precast/graph"
 )
 
@@ -42,6 +44,8 @@ func onRequest(Target) bool { return false }
 // always is the rule of a pass that pays everywhere.
 func always(Target) bool { return true }
 
+func onCPUInBFloat16(t Target) bool { return t.Platform == "cpu" && t.DType == dtypes.BFloat16 }
+
 // Options are the facts that passes may look at.
 type Options struct {
 	// MaxConstant is the size in bytes up to which constant folding may make a constant that is not a splat.
@@ -65,6 +69,7 @@ var List = []Pass{
 	{"dce", "removes what no result needs", always, dce},
 	{"merge-dots", "makes one product of several of one value with weights, over the weights concatenated", onRequest, mergeDots},
 	{"hoist-weights", "moves work that depends on weights alone into the function prepare, which runs once at load", always, hoistWeights},
+	{"double-rows", "computes a product of one row with a bfloat16 weight as that of two equal rows: XLA on the CPU widens the weight for a single one", onCPUInBFloat16, doubleRows},
 	{"outline-repeated-blocks", "turns regions that are equal up to their weights into one private function each", always, outline},
 	{"scan-repeated-calls", "turns a run of calls of one outlined function into a loop over their stacked weights", always, scan},
 	{"late-dce", "removes what hoisting and outlining left unused", always, dce},
@@ -81,6 +86,8 @@ var Order = []struct{ Before, After, Why string }{
 	{"merge-dots", "outline-repeated-blocks", "each block of a class is changed alike, and then outlined"},
 	{"cse", "hoist-weights", "a weight that is transposed twice is prepared once"},
 	{"dce", "hoist-weights", "nothing unused is prepared"},
+	{"hoist-weights", "double-rows", "what is made of weights alone is a weight by then, and what is prepared is compiled to run once"},
+	{"double-rows", "outline-repeated-blocks", "in a function a weight is a parameter like any other"},
 	{"hoist-weights", "outline-repeated-blocks", "what only one of the blocks computes from weights would make it differ from the others"},
 	{"outline-repeated-blocks", "scan-repeated-calls", "the calls are made there"},
 	{"scan-repeated-calls", "late-dce", "what only the calls in a loop read is unused"},

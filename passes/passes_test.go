@@ -203,3 +203,18 @@ func TestPrepareSteps(t *testing.T) {
 		t.Errorf("found the steps %+v, wanted one program for the first two, and two results of the third", plan.Steps)
 	}
 }
+
+// TestDoubleRowsDefault: the pass is for the CPU in bfloat16 where nobody says otherwise.
+func TestDoubleRowsDefault(t *testing.T) {
+	for target, want := range map[passes.Target]bool{
+		{Platform: "cpu", DType: dtypes.BFloat16}: true,
+		{Platform: "cpu", DType: dtypes.Float16}:  false,
+		{Platform: "cpu", DType: dtypes.Float32}:  false,
+		{Platform: "tpu", DType: dtypes.BFloat16}: false,
+	} {
+		p := passes.Pipeline{Target: target}
+		if got := slices.Contains(p.Passes(), "double-rows"); got != want {
+			t.Errorf("%v: found %v, wanted %v", target, got, want)
+		}
+	}
+}
