@@ -21,7 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = os.environ.get("PRECAST_BENCH_DIR") or os.path.join(HERE, ".models")
 DENOISER, PRECAST = (os.path.join(HERE, ".build", name) for name in ("denoiser", "precast"))
 PLUGINS = ["cpu:lammps-jax-pjrt-cpu", "cpu:fastatomstruct-xla-cpu", "cpu:xla-cpu-pjrt"]
-PARTS = ["flux", "flux-512", "flux-bf16", "wan", "sdxl", "sd", "vae", "batch", "regions", "plugins", "flux1-dev"]
+PARTS = ["flux", "flux-512", "flux-bf16", "wan", "sdxl", "sd", "vae", "batch", "plugins", "flux1-dev"]
 THREADS = 2
 
 
@@ -224,24 +224,6 @@ def part_batch(q):
     for b, times in ((1, 2), (2, 1)):
         text.append(f"| {times} x batch {b} | {spread([times * s for s in r.steps(f'batch {b}')], 3)} | {r.median(f'batch {b}', 'peak_rss_kb') * 1024 / 1e9:.2f} |")
     text += ["", f"Two calls at batch 1 take {2 * one / two:.2f} times what one call at batch 2 takes."]
-    return text, r.data
-
-
-def part_regions(q):
-    say("regions")
-    cache, r = tempfile.mkdtemp(prefix="precast-bench-"), Rounds()
-    for i in range(1 if q else 3):
-        for regions in ("inline", "split"):
-            folder = os.path.join(cache, f"{regions}{i}")
-            r.add(f"{regions} cold", ours("flux-768", "256x256", 1, folder, 2 if q else 5, regions=regions))
-            r.add(f"{regions} warm", ours("flux-768", "256x256", 1, folder, 2 if q else 5, regions=regions))
-    shutil.rmtree(cache)
-    text = ["## Regions: flux-768 as one program, or one program a block class", "", "| regions | compile, s | load, s | start-up cold, s | start-up warm, s | step, s | executables, MB |", "| --- | --- | --- | --- | --- | --- | --- |"]
-    for v in ("inline", "split"):
-        compile_s = [x["compile"] for x in r.get(f"{v} cold", "phases_s")]
-        load_s = [x["load"] for x in r.get(f"{v} warm", "phases_s")]
-        size = r.data[f"{v} warm"][0]["bytes"]["executables"] / 1e6
-        text.append(f"| {v} | {spread(compile_s)} | {spread(load_s, 3)} | {spread(r.get(f'{v} cold', 'startup_s'))} | {spread(r.get(f'{v} warm', 'startup_s'))} | {spread(r.steps(f'{v} warm'), 3)} | {size:.2f} |")
     return text, r.data
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the benchmarks against PyTorch and diffusers and writes RESULTS.md, RESULTS.json, PLUGINS.md and PLUGINS.json beside this file.
 #
-#   tests/bench/run.sh [--quick] [--only PART[,PART...]]     parts: flux flux-512 flux-bf16 wan sdxl sd vae batch regions plugins flux1-dev
+#   tests/bench/run.sh [--quick] [--only PART[,PART...]]     parts: flux flux-512 flux-bf16 wan sdxl sd vae batch plugins flux1-dev
 #
 # The checkpoints (7 GB), built once, lie in $PRECAST_BENCH_DIR, else in tests/bench/.models. The machine should do nothing else.
 set -euo pipefail

@@ -3,18 +3,13 @@
 package main
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/gomlx/compute/dtypes"
-	"golang.org/x/sys/unix"
 
-	"precast"
 	"precast/graph/checkpoint"
 )
 
@@ -68,46 +63,4 @@ func convertWeights(dir, out string) error {
 		items = append(items, checkpoint.Item{Key: key, DType: dtypes.Float32, Shape: t.Shape, Data: data})
 	}
 	return checkpoint.WriteFile(filepath.Join(out, name, "diffusion_pytorch_model.safetensors"), items, map[string]string{"format": "pt"})
-}
-
-func float32Bytes(v []float32) []byte {
-	out := make([]byte, 0, 4*len(v))
-	for _, x := range v {
-		out = binary.LittleEndian.AppendUint32(out, math.Float32bits(x))
-	}
-	return out
-}
-
-// floats reads a tensor of float32, or of the dtype that its shape says.
-func floats(t precast.HostTensor) []float32 {
-	data := t.Data
-	if d := t.Shape.DType; d != dtypes.Float32 && d != dtypes.InvalidDType {
-		data = make([]byte, 4*len(t.Data)/d.Size())
-		if err := checkpoint.ConvertBytes(data, dtypes.Float32, t.Data, d); err != nil {
-			return nil
-		}
-	}
-	out := make([]float32, len(data)/4)
-	for i := range out {
-		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
-	}
-	return out
-}
-
-// bootTime is the time since the machine started.
-func bootTime() (time.Duration, error) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 0, err
-	}
-	return time.Duration(ts.Nano()), nil
-}
-
-// cpuTime is the processor time that this process has used.
-func cpuTime() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
-		return 0
-	}
-	return time.Duration(ts.Nano())
 }

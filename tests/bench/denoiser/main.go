@@ -9,7 +9,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -25,12 +24,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gomlx/compute/dtypes"
-
 	"precast"
 	"precast/graph/checkpoint"
 	"precast/graph/models/flux"
 	"precast/graph/models/wan"
+	"precast/tests/bench/measure"
 )
 
 func main() {
@@ -106,7 +104,7 @@ func run() error {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	start, err := processStart()
+	start, err := measure.ProcessStart()
 	if err != nil {
 		return err
 	}
@@ -148,10 +146,10 @@ func run() error {
 	if err := prog.Prepare(ctx); err != nil {
 		return err
 	}
-	r.Loaded, r.LoadRSS = since(), statusKB("VmRSS")
+	r.Loaded, r.LoadRSS = since(), residentKB()
 	var out map[string]precast.HostTensor
 	for i := range *steps + 1 {
-		begin, used := time.Now(), cpuTime()
+		begin, used := time.Now(), measure.CPUTime()
 		if out, err = prog.Run(ctx, in); err != nil {
 			return err
 		}
@@ -159,26 +157,28 @@ func run() error {
 			r.First, r.Call = since(), time.Since(begin).Seconds()
 		} else {
 			r.Steps = append(r.Steps, time.Since(begin).Seconds())
-			r.CPU = append(r.CPU, (cpuTime() - used).Seconds())
+			r.CPU = append(r.CPU, (measure.CPUTime() - used).Seconds())
 		}
 	}
 	if len(r.Steps) > 0 {
-		sorted := slices.Sorted(slices.Values(r.Steps))
-		r.StepMin, r.Median = sorted[0], sorted[len(sorted)/2]
-		if n := len(sorted); n%2 == 0 {
-			r.Median = (sorted[n/2-1] + sorted[n/2]) / 2
-		}
+		r.StepMin, r.Median = slices.Min(r.Steps), measure.Median(r.Steps)
 	}
-	r.PeakRSS = statusKB("VmHWM")
+	s := p.Stats() // before the output is looked at: that takes memory too
+	r.PeakRSS, r.Seconds, r.Counts, r.Bytes = s.PeakRSS>>10, s.Seconds, s.Counts, s.Bytes
 	if i := checkpoint.NonFinite(out["sample"].Data, out["sample"].Shape.DType); i >= 0 {
 		return fmt.Errorf("element %d of the output is not finite", i)
 	}
 	if want != nil {
-		d := difference(out["sample"], *want)
+		got, err := measure.Floats(out["sample"])
+		if err != nil {
+			return err
+		}
+		d, err := measure.Difference(got, want)
+		if err != nil {
+			return fmt.Errorf("the output, compared with %s: %w", *inputs, err)
+		}
 		r.Relative = &d
 	}
-	s := p.Stats()
-	r.Seconds, r.Counts, r.Bytes = s.Seconds, s.Counts, s.Bytes
 	line, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func run() error {
 }
 
 // readInputs returns the program's inputs: from the file where it has them, the rotary tables computed, the rest random. want is the file's output.
-func readInputs(dir, path string, prog *precast.Program, s precast.Sizes) (in map[string]precast.HostTensor, want *precast.HostTensor, err error) {
+func readInputs(dir, path string, prog *precast.Program, s precast.Sizes) (in map[string]precast.HostTensor, want []float32, err error) {
 	in = map[string]precast.HostTensor{}
 	var file *checkpoint.File
 	if path != "" {
@@ -201,11 +201,9 @@ func readInputs(dir, path string, prog *precast.Program, s precast.Sizes) (in ma
 		}
 		defer file.Close()
 		if t, ok := file.Tensor("sample_out"); ok {
-			data, err := t.Float32s()
-			if err != nil {
+			if want, err = t.Float32s(); err != nil {
 				return nil, nil, err
 			}
-			want = &precast.HostTensor{Data: float32Bytes(data)}
 		}
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -252,15 +250,9 @@ func readInputs(dir, path string, prog *precast.Program, s precast.Sizes) (in ma
 				values = got
 			}
 		}
-		data := float32Bytes(values)
-		if q.Shape.DType != dtypes.Float32 {
-			narrow := make([]byte, n*q.Shape.DType.Size())
-			if err := checkpoint.ConvertBytes(narrow, q.Shape.DType, data, dtypes.Float32); err != nil {
-				return nil, nil, err
-			}
-			data = narrow
+		if in[q.Name], err = measure.Tensor(q.Shape, values); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", q.Name, err)
 		}
-		in[q.Name] = precast.HostTensor{Shape: q.Shape, Data: data}
 	}
 	return in, want, nil
 }
@@ -287,48 +279,14 @@ func rotary(dir string, s precast.Sizes) (cos, sin []float32, err error) {
 	return cos, sin, nil
 }
 
-// difference is the largest absolute difference, relative to the largest absolute value wanted.
-func difference(got precast.HostTensor, want precast.HostTensor) float64 {
-	a := floats(got)
-	b := floats(precast.HostTensor{Data: want.Data})
-	if len(a) != len(b) {
-		return 1e9
-	}
-	var d, m float64
-	for i := range a {
-		d, m = max(d, abs(float64(a[i])-float64(b[i]))), max(m, abs(float64(b[i])))
-	}
-	return d / m
-}
-
-func abs(x float64) float64 { return max(x, -x) }
-
-// processStart is the time at which the kernel started this process, to a hundredth of a second: the same that torch_denoiser.py measures from.
-func processStart() (time.Time, error) {
-	stat, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		return time.Time{}, err
-	}
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	ticks, err := strconv.ParseInt(string(fields[19]), 10, 64)
-	if err != nil {
-		return time.Time{}, err
-	}
-	uptime, err := bootTime()
-	if err != nil {
-		return time.Time{}, err
-	}
-	return time.Now().Add(-(uptime - time.Duration(ticks)*(time.Second/100))), nil
-}
-
-// statusKB reads a line of /proc/self/status: VmRSS, or VmHWM, the peak.
-func statusKB(key string) int64 {
+// residentKB is VmRSS of /proc/self/status, 0 where it can't be read.
+func residentKB() int64 {
 	data, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0
 	}
 	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, key+":"); ok {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
 			n, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
 			return n
 		}

@@ -11,12 +11,9 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -26,11 +23,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gomlx/compute/dtypes"
-	"golang.org/x/sys/unix"
-
 	"precast"
-	"precast/graph/checkpoint"
+	"precast/tests/bench/measure"
 )
 
 func main() {
@@ -138,7 +132,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	var first map[string][]float64
+	var first map[string][]float32
 	for i := range *steps + 1 {
 		for k, q := range programs {
 			// The order turns, so that none always follows the same one.
@@ -146,21 +140,19 @@ func run() error {
 				k = len(programs) - 1 - k
 				q = programs[k]
 			}
-			begin, used := time.Now(), cpuTime()
+			begin, used := time.Now(), measure.CPUTime()
 			got, err := q.Run(ctx, in)
 			if err != nil {
 				return err
 			}
 			if i > 0 {
 				r.Variants[k].Steps = append(r.Variants[k].Steps, time.Since(begin).Seconds())
-				r.Variants[k].CPU = append(r.Variants[k].CPU, (cpuTime() - used).Seconds())
+				r.Variants[k].CPU = append(r.Variants[k].CPU, (measure.CPUTime() - used).Seconds())
 				continue
 			}
-			values := map[string][]float64{}
-			for name, t := range got {
-				if values[name], err = floats(t); err != nil {
-					return err
-				}
+			values, err := floats(got)
+			if err != nil {
+				return err
 			}
 			if k == 0 {
 				first = values
@@ -267,114 +259,64 @@ func startUp(ctx context.Context, w work, dir, variant, cache string) error {
 	if _, err := q.Run(ctx, in); err != nil {
 		return err
 	}
-	wall, err := sinceStart()
+	start, err := measure.ProcessStart()
 	if err != nil {
 		return err
 	}
-	peak, err := peakRSS()
-	if err != nil {
-		return err
-	}
-	if n := p.Stats().Counts["compile"]; n > 0 {
+	wall, cpu, s := time.Since(start), measure.CPUTime(), p.Stats()
+	if n := s.Counts["compile"]; n > 0 {
 		return fmt.Errorf("the start-up compiled %d programs", n)
 	}
-	return json.NewEncoder(os.Stdout).Encode(measured{StartUps: []float64{wall}, StartUpCPU: []float64{cpuTime().Seconds()}, StartUpRSS: []int64{peak}})
+	return json.NewEncoder(os.Stdout).Encode(measured{StartUps: []float64{wall.Seconds()}, StartUpCPU: []float64{cpu.Seconds()}, StartUpRSS: []int64{s.PeakRSS}})
 }
 
-// inputs are random, the same in every run.
+// inputs are random, the same in every run; integers and booleans are 0.
 func inputs(q *precast.Program) (map[string]precast.HostTensor, error) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	in := map[string]precast.HostTensor{}
 	for _, x := range q.Inputs() {
-		data := make([]byte, x.Shape.ByteSize())
-		if x.Shape.DType.IsFloat() {
-			wide := make([]byte, 0, 4*x.Shape.Size())
-			for range x.Shape.Size() {
-				wide = binary.LittleEndian.AppendUint32(wide, math.Float32bits(float32(rng.NormFloat64())))
-			}
-			if err := checkpoint.ConvertBytes(data, x.Shape.DType, wide, dtypes.Float32); err != nil {
-				return nil, err
-			}
+		if !x.Shape.DType.IsFloat() {
+			in[x.Name] = precast.HostTensor{Shape: x.Shape, Data: make([]byte, x.Shape.ByteSize())}
+			continue
 		}
-		in[x.Name] = precast.HostTensor{Shape: x.Shape, Data: data}
+		values := make([]float32, x.Shape.Size())
+		for i := range values {
+			values[i] = float32(rng.NormFloat64())
+		}
+		t, err := measure.Tensor(x.Shape, values)
+		if err != nil {
+			return nil, err
+		}
+		in[x.Name] = t
 	}
 	return in, nil
 }
 
-func floats(t precast.HostTensor) ([]float64, error) {
-	if !t.Shape.DType.IsFloat() {
-		return nil, nil
-	}
-	wide := make([]byte, 4*t.Shape.Size())
-	if err := checkpoint.ConvertBytes(wide, dtypes.Float32, t.Data, t.Shape.DType); err != nil {
-		return nil, err
-	}
-	out := make([]float64, t.Shape.Size())
-	for i := range out {
-		out[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(wide[4*i:])))
+// floats are the results that are numbers.
+func floats(results map[string]precast.HostTensor) (map[string][]float32, error) {
+	out := map[string][]float32{}
+	for name, t := range results {
+		if !t.Shape.DType.IsFloat() {
+			continue
+		}
+		values, err := measure.Floats(t)
+		if err != nil {
+			return nil, fmt.Errorf("result %s: %w", name, err)
+		}
+		out[name] = values
 	}
 	return out, nil
 }
 
-func difference(got, want map[string][]float64) (float64, error) {
+// difference is the largest of any result.
+func difference(got, want map[string][]float32) (float64, error) {
 	var most float64
-	for name, a := range got {
-		b := want[name]
-		if len(a) != len(b) {
-			return 0, fmt.Errorf("result %s has %d elements, wanted %d", name, len(a), len(b))
+	for name, values := range got {
+		d, err := measure.Difference(values, want[name])
+		if err != nil {
+			return 0, fmt.Errorf("result %s: %w", name, err)
 		}
-		var d, m float64
-		for i := range a {
-			if math.IsNaN(a[i]) || math.IsInf(a[i], 0) {
-				return 0, fmt.Errorf("element %d of result %s is not finite", i, name)
-			}
-			d, m = max(d, math.Abs(a[i]-b[i])), max(m, math.Abs(b[i]))
-		}
-		if m > 0 {
-			most = max(most, d/m)
-		}
+		most = max(most, d)
 	}
 	return most, nil
-}
-
-// cpuTime is the processor time that this process has used.
-func cpuTime() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
-		return 0
-	}
-	return time.Duration(ts.Nano())
-}
-
-// peakRSS is the peak resident memory of this process in bytes. That of getrusage would be the parent's, whose memory a new process has until it executes.
-func peakRSS() (int64, error) {
-	data, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			return n << 10, err
-		}
-	}
-	return 0, errors.New("/proc/self/status has no VmHWM")
-}
-
-// sinceStart is the time since the kernel started this process, to a hundredth of a second.
-func sinceStart() (float64, error) {
-	stat, err := os.ReadFile("/proc/self/stat")
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(stat)[strings.LastIndexByte(string(stat), ')')+1:])
-	ticks, err := strconv.ParseInt(fields[19], 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return 0, err
-	}
-	return time.Duration(now.Nano()).Seconds() - float64(ticks)/100, nil
 }

@@ -10,24 +10,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"precast/tests/bench/measure"
 )
-
-// median of values, 0 of none.
-func median(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(v))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
-}
-
-// cell writes a median with the least and the greatest value.
-func cell(v []float64) string {
-	if len(v) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%.3f (%.3f-%.3f)", median(v), slices.Min(v), slices.Max(v))
-}
 
 // ratio compares each value with the one of the first variant that was measured next to it.
 func ratio(v, base []float64) string {
@@ -38,7 +23,7 @@ func ratio(v, base []float64) string {
 	for i := range v {
 		pairs[i] = v[i] / base[i]
 	}
-	return fmt.Sprintf("%.3f", median(pairs))
+	return fmt.Sprintf("%.3f", measure.Median(pairs))
 }
 
 func (r result) table() string {
@@ -59,8 +44,8 @@ func (r result) table() string {
 		if len(m.StartUpRSS) > 0 {
 			rss = fmt.Sprint(slices.Max(m.StartUpRSS) >> 20)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %.2f | %s | %s | %s | %s | %s | %.1e |\n", m.Variant, cell(m.Steps), ratio(m.Steps, base.Steps), cell(m.CPU), ratio(m.CPU, base.CPU),
-			m.Compile, cell(m.StartUps), ratio(m.StartUps, base.StartUps), cell(m.StartUpCPU), ratio(m.StartUpCPU, base.StartUpCPU), rss, m.Difference)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %.2f | %s | %s | %s | %s | %s | %.1e |\n", m.Variant, measure.Spread(m.Steps), ratio(m.Steps, base.Steps), measure.Spread(m.CPU), ratio(m.CPU, base.CPU),
+			m.Compile, measure.Spread(m.StartUps), ratio(m.StartUps, base.StartUps), measure.Spread(m.StartUpCPU), ratio(m.StartUpCPU, base.StartUpCPU), rss, m.Difference)
 	}
 	b.WriteString("\n")
 	return b.String()

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"precast"
+	"precast/tests/bench/measure"
 )
 
 func main() {
@@ -54,7 +55,7 @@ func run() error {
 	flag.Parse()
 	ctx := context.Background()
 	if *child != "" {
-		return measure(ctx, *child, *dir, cfg, *steps, *reference)
+		return measureIn(ctx, *child, *dir, cfg, *steps, *reference)
 	}
 	b := &bench{models: *models, rounds: *rounds, steps: *steps, threads: cfg.Threads, plugin: cfg.Plugin, modes: modes}
 	if cfg.Regions != "" {
@@ -89,8 +90,8 @@ func run() error {
 	return nil
 }
 
-// measure is what a child does: it prints one line of JSON.
-func measure(ctx context.Context, what, dir string, cfg precast.Config, steps int, reference string) error {
+// measureIn is what a child does: it prints one line of JSON.
+func measureIn(ctx context.Context, what, dir string, cfg precast.Config, steps int, reference string) error {
 	var r *measured
 	var err error
 	switch what {
@@ -166,7 +167,7 @@ func (b *bench) part(part string, d depth) (*result, error) {
 					return nil, err
 				}
 				r.Modes[mode] = append(r.Modes[mode], m)
-				fmt.Fprintf(os.Stderr, "%s %s: step %.3f s, processor %.3f s\n", d, mode, median(m.Steps), median(m.StepsCPU))
+				fmt.Fprintf(os.Stderr, "%s %s: step %.3f s, processor %.3f s\n", d, mode, measure.Median(m.Steps), measure.Median(m.StepsCPU))
 			default:
 				return nil, fmt.Errorf("only: found %q, wanted compile or steps", part)
 			}
@@ -297,14 +298,7 @@ A step is one call of the transformer; the time of the processor is that of all 
 | --- | --- | --- | --- | --- | --- | --- | --- |
 `
 
-func spread(v []float64) string {
-	if len(v) == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.3f (%.3f-%.3f)", median(v), slices.Min(v), slices.Max(v))
-}
-
-func ratio(a, b []float64) string { return fmt.Sprintf("%.2f x", median(a)/median(b)) }
+func ratio(a, b []float64) string { return fmt.Sprintf("%.2f x", measure.Median(a)/measure.Median(b)) }
 
 // markdown writes the tables of what was measured.
 func (r results) markdown() string {
@@ -336,9 +330,9 @@ func (r results) markdown() string {
 				}
 				first := x.Modes[mode][0]
 				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %.3f | %.3f | %.3f | %d | %.2f | %s |\n", d, mode,
-					spread(x.of(mode, wall)), ratio(x.of(mode, wall), x.of("inline", wall)), spread(x.of(mode, cpu)), ratio(x.of(mode, cpu), x.of("inline", cpu)),
-					median(x.of(mode, phase("passes"))), median(x.of(mode, phase("compile"))), median(x.of(mode, phase("serialize"))),
-					first.Executables, float64(first.Bytes)/1e6, spread(x.of(mode, load)))
+					measure.Spread(x.of(mode, wall)), ratio(x.of(mode, wall), x.of("inline", wall)), measure.Spread(x.of(mode, cpu)), ratio(x.of(mode, cpu), x.of("inline", cpu)),
+					measure.Median(x.of(mode, phase("passes"))), measure.Median(x.of(mode, phase("compile"))), measure.Median(x.of(mode, phase("serialize"))),
+					first.Executables, float64(first.Bytes)/1e6, measure.Spread(x.of(mode, load)))
 			}
 		}
 		r.flat(&b, list)
@@ -357,8 +351,8 @@ func (r results) markdown() string {
 						differs = max(differs, *m.Differs)
 					}
 				}
-				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %.2f | %.1e |\n", d, mode, spread(x.of(mode, steps)), ratio(x.of(mode, steps), x.of("inline", steps)),
-					spread(x.of(mode, stepsCPU)), ratio(x.of(mode, stepsCPU), x.of("inline", stepsCPU)), median(x.of(mode, peak)), differs)
+				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %.2f | %.1e |\n", d, mode, measure.Spread(x.of(mode, steps)), ratio(x.of(mode, steps), x.of("inline", steps)),
+					measure.Spread(x.of(mode, stepsCPU)), ratio(x.of(mode, stepsCPU), x.of("inline", stepsCPU)), measure.Median(x.of(mode, peak)), differs)
 			}
 		}
 	}

@@ -5,14 +5,11 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +19,7 @@ import (
 	"precast"
 	"precast/graph/checkpoint"
 	"precast/graph/models/flux"
+	"precast/tests/bench/measure"
 )
 
 // measured is what one process found out.
@@ -46,14 +44,6 @@ type measured struct {
 // sizes are those of every measurement.
 var sizes = precast.Sizes{Batch: 1, Height: 256, Width: 256, MaxSequenceLength: 512}
 
-func cpuTime() float64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
-		panic(err) // the clock is there on every Linux
-	}
-	return time.Duration(ts.Nano()).Seconds()
-}
-
 // measureCompile compiles the transformer into an empty cache, or loads it from one that is filled. The plugin is loaded and has compiled once before: the
 // scheduler's step, which every run has, is made ready first.
 func measureCompile(ctx context.Context, dir string, cfg precast.Config) (*measured, error) {
@@ -65,12 +55,12 @@ func measureCompile(ctx context.Context, dir string, cfg precast.Config) (*measu
 		return nil, err
 	}
 	defer p.Close()
-	start, used := time.Now(), cpuTime()
+	start, used := time.Now(), measure.CPUTime()
 	report, err := p.Compile(ctx, precast.CompileOptions{Shapes: []precast.Sizes{sizes}, Components: []string{"transformer"}})
 	if err != nil {
 		return nil, err
 	}
-	r := &measured{Wall: time.Since(start).Seconds(), CPU: cpuTime() - used, Phases: phases(p)}
+	r := &measured{Wall: time.Since(start).Seconds(), CPU: (measure.CPUTime() - used).Seconds(), Phases: p.Stats().Seconds}
 	for _, q := range report.Programs {
 		if q.Name == "transformer" {
 			r.Executables, r.Bytes = q.Executables, q.Bytes
@@ -91,14 +81,6 @@ func warmUp(ctx context.Context, dir string, cfg precast.Config) error {
 	return err
 }
 
-func phases(p *precast.Pipeline) map[string]float64 {
-	out := map[string]float64{}
-	for name, s := range p.Stats().Seconds {
-		out[name] = s
-	}
-	return out
-}
-
 // measureSteps runs the transformer n times after a first. Where reference is a file that is there, its output is compared, else it is written.
 func measureSteps(ctx context.Context, dir string, cfg precast.Config, n int, reference string) (*measured, error) {
 	p, err := precast.Open(ctx, dir, cfg)
@@ -117,20 +99,21 @@ func measureSteps(ctx context.Context, dir string, cfg precast.Config, n int, re
 	r := &measured{}
 	var out map[string]precast.HostTensor
 	for i := range n + 1 {
-		start, used := time.Now(), cpuTime()
+		start, used := time.Now(), measure.CPUTime()
 		if out, err = prog.Run(ctx, in); err != nil {
 			return nil, err
 		}
 		if i > 0 {
 			r.Steps = append(r.Steps, time.Since(start).Seconds())
-			r.StepsCPU = append(r.StepsCPU, cpuTime()-used)
+			r.StepsCPU = append(r.StepsCPU, (measure.CPUTime() - used).Seconds())
 		}
 	}
 	sample := out["sample"]
 	if i := checkpoint.NonFinite(sample.Data, sample.Shape.DType); i >= 0 {
 		return nil, fmt.Errorf("element %d of the output is not finite", i)
 	}
-	r.Phases, r.Bytes, r.PeakRSS = phases(p), p.Stats().Bytes["executables"], peakRSS()
+	s := p.Stats()
+	r.Phases, r.Bytes, r.PeakRSS = s.Seconds, s.Bytes["executables"], s.PeakRSS
 	want, err := os.ReadFile(reference)
 	switch {
 	case os.IsNotExist(err):
@@ -138,7 +121,15 @@ func measureSteps(ctx context.Context, dir string, cfg precast.Config, n int, re
 	case err != nil:
 		return nil, err
 	}
-	d, err := difference(sample.Data, want)
+	expected, err := measure.Floats(precast.HostTensor{Shape: sample.Shape, Data: want})
+	if err != nil {
+		return nil, err
+	}
+	got, err := measure.Floats(sample)
+	if err != nil {
+		return nil, err
+	}
+	d, err := measure.Difference(got, expected)
 	r.Differs = &d
 	return r, err
 }
@@ -171,49 +162,11 @@ func randomInputs(dir string, prog *precast.Program) (map[string]precast.HostTen
 				values[i] = float32(rng.NormFloat64())
 			}
 		}
-		data := make([]byte, 0, 4*len(values))
-		for _, v := range values {
-			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
+		if in[q.Name], err = measure.Tensor(q.Shape, values); err != nil {
+			return nil, fmt.Errorf("%s: %w", q.Name, err)
 		}
-		in[q.Name] = precast.HostTensor{Shape: q.Shape, Data: data}
 	}
 	return in, nil
-}
-
-// difference is the largest absolute difference of float32 numbers, relative to the largest absolute value wanted.
-func difference(got, want []byte) (float64, error) {
-	if len(got) != len(want) || len(got) == 0 {
-		return 0, fmt.Errorf("the output has %d bytes, the reference %d", len(got), len(want))
-	}
-	var d, m float64
-	for i := 0; i < len(got); i += 4 {
-		a, b := float64(math.Float32frombits(binary.LittleEndian.Uint32(got[i:]))), float64(math.Float32frombits(binary.LittleEndian.Uint32(want[i:])))
-		d, m = max(d, math.Abs(a-b)), max(m, math.Abs(b))
-	}
-	return d / m, nil
-}
-
-// peakRSS is VmHWM of this process in bytes.
-func peakRSS() int64 {
-	data, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			n, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			return n << 10
-		}
-	}
-	return 0
-}
-
-func median(values []float64) float64 {
-	s := slices.Sorted(slices.Values(values))
-	if len(s) == 0 {
-		return math.NaN()
-	}
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
 }
 
 // machine names what was measured on.
