@@ -231,15 +231,20 @@ func (e *engine) fromArtifact(ctx context.Context, p *pipelines.Program) (*progr
 	key.Fields = append(key.Fields, e.backend.identity...)
 	return e.makeOnce(ctx, p, key, reason, func() (*graph.Module, error) {
 		e.cfg.Log.Warn(reason+"; compiling from the graph inside", "program", p.ID())
-		module, err := graph.Parse(e.artifact.path+":"+m.Graph, string(text))
-		if err == nil {
-			err = graph.Verify(module)
-		}
-		if err != nil {
-			return nil, userErrorf("%s: the graph of %s is broken: %w; compile the artifact anew", e.artifact.path, p.ID(), err)
-		}
-		return module, nil
+		return e.artifact.graph(m, text)
 	})
+}
+
+// graph parses the graph of a program of the artifact.
+func (a *artifact) graph(m *manifest, text []byte) (*graph.Module, error) {
+	module, err := graph.Parse(a.path+":"+m.Graph, string(text))
+	if err == nil {
+		err = graph.Verify(module)
+	}
+	if err != nil {
+		return nil, userErrorf("%s: the graph of %s is broken: %w; compile the artifact anew", a.path, m.ID, err)
+	}
+	return module, nil
 }
 
 func exeMember(k cache.Key) string { return "exe/" + k.Digest() + ".bin" }

@@ -145,8 +145,10 @@ type engine struct {
 	traced map[string]*graph.Module
 	// repeats says of programs by ID whether they have repeated blocks; checkWeights finds out.
 	repeats map[string]bool
-	weights *weightStore
-	live    map[*tensor]bool
+	// activations are the bytes that programs by ID take beside their weights, see planActivations; checkWeights finds out.
+	activations map[string]int64
+	weights     *weightStore
+	live        map[*tensor]bool
 
 	// operations are the executables that eager programs share.
 	operations operations
@@ -199,9 +201,11 @@ type manifest struct {
 	// Config is the digest of the component's config file that the program was made from.
 	Config string `json:"config,omitempty"`
 	// Repeats says that the program was found to have repeated blocks, under regions that ask for them.
-	Repeats bool      `json:"repeats,omitempty"`
-	Main    planFile  `json:"main"`
-	Prep    *planFile `json:"prepare,omitempty"`
+	Repeats bool `json:"repeats,omitempty"`
+	// Activations are the bytes that the program takes beside its weights and inputs, see planActivations; 0 where it was made before this was counted.
+	Activations int64     `json:"activations,omitempty"`
+	Main        planFile  `json:"main"`
+	Prep        *planFile `json:"prepare,omitempty"`
 	// Graph is the module after the passes, in the artifact: what a recompile starts from.
 	Graph string `json:"graph,omitempty"`
 }
@@ -285,20 +289,20 @@ func (e *engine) compileOptions(p *lower.Program, light bool) backends.CompileOp
 	if e.backend.name == "go" || e.backend.client.Platform() != "cpu" {
 		return backends.CompileOptions{}
 	}
-	const (
-		scheduler = "xla_cpu_scheduler_type"
-		level     = "xla_backend_optimization_level"
-	)
+	const level = "xla_backend_optimization_level"
 	given, o := os.Getenv("XLA_FLAGS"), map[string]any{}
 	half := slices.ContainsFunc(p.Params, func(q lower.Param) bool { return q.Kind == graph.Weight && q.Shape.DType.Size() == 2 })
-	if half && !strings.Contains(given, scheduler) {
-		o[scheduler] = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
+	if half && !strings.Contains(given, schedulerFlag) {
+		o[schedulerFlag] = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
 	}
 	if light && !strings.Contains(given, level) {
 		o[level] = 0
 	}
 	return backends.CompileOptions{Overrides: o}
 }
+
+// schedulerFlag is XLA's flag for the order in which it runs operations on the CPU.
+const schedulerFlag = "xla_cpu_scheduler_type"
 
 // lightShare is the part of a plan's memory traffic up to which its light programs come, all together.
 const lightShare = 0.03
@@ -442,6 +446,9 @@ func (e *engine) checkWeights(programs []*pipelines.Program) error {
 		}
 		if m != nil {
 			e.repeats[p.ID()] = m.Repeats
+			if e.activations[p.ID()], err = e.manifestActivations(p, m); err != nil {
+				return err
+			}
 			if err = e.weights.check(p, m); err == nil {
 				err = e.weights.need(p, m)
 			}
@@ -452,6 +459,11 @@ func (e *engine) checkWeights(programs []*pipelines.Program) error {
 			}
 			e.traced[p.ID()] = module
 			e.repeats[p.ID()] = passes.HasRepeats(module)
+			plan, perr := e.plan(p, module)
+			if perr != nil {
+				return perr
+			}
+			e.activations[p.ID()] = e.planActivations(plan)
 			if err = e.weights.match(p, moduleWeights(module)); err == nil && e.cfg.Offload == offloadBlock && !e.eager(p) {
 				var m *manifest
 				if m, err = outlineOf(p, module); err == nil {
@@ -759,6 +771,26 @@ type lowered struct {
 	light []bool
 }
 
+// splits reports whether the regions ask for the blocks of a module as programs of their own.
+func (e *engine) splits(m *graph.Module) bool {
+	return e.cfg.Regions == "split" || e.cfg.Regions == "auto" && passes.AutoSplits(m)
+}
+
+// plan makes the plan that the mode and the regions ask for.
+func (e *engine) plan(p *pipelines.Program, m *graph.Module) (*passes.Plan, error) {
+	switch {
+	case e.eager(p):
+		return passes.Eager(m), nil
+	case !e.splits(m):
+		return passes.Whole(m), nil
+	}
+	plan, err := passes.Split(m)
+	if err != nil {
+		return nil, &InternalError{Phase: "passes", Program: p.ID(), Dump: dumpForBug(m), Err: err}
+	}
+	return plan, nil
+}
+
 // cut makes the plan that the regions ask for and lowers it.
 func (e *engine) cut(p *pipelines.Program, m *graph.Module) (main, prep *lowered, err error) {
 	start := time.Now()
@@ -766,18 +798,17 @@ func (e *engine) cut(p *pipelines.Program, m *graph.Module) (main, prep *lowered
 		e.stats.time(p.Name, "lower", start)
 		e.stats.count(p.Name, "lower")
 	}()
-	main = &lowered{plan: passes.Whole(m)}
-	split := e.cfg.Regions == "split" || e.cfg.Regions == "auto" && passes.AutoSplits(m)
-	if e.cfg.Regions == "auto" && !e.eager(p) {
-		e.cfg.Log.Debug("regions auto", "program", p.ID(), "split", split)
+	main = &lowered{}
+	if main.plan, err = e.plan(p, m); err != nil {
+		return nil, nil, err
 	}
-	if e.eager(p) {
-		main.plan = passes.Eager(m)
-	} else if split {
-		if main.plan, err = passes.Split(m); err != nil {
-			return nil, nil, &InternalError{Phase: "passes", Program: p.ID(), Dump: dumpForBug(m), Err: err}
+	if split := e.splits(m); !e.eager(p) {
+		if e.cfg.Regions == "auto" {
+			e.cfg.Log.Debug("regions auto", "program", p.ID(), "split", split)
 		}
-		main.light = lightParts(main.plan)
+		if split {
+			main.light = lightParts(main.plan)
+		}
 	}
 	parts := []*lowered{main}
 	if plan := passes.Prepare(m); plan != nil {
@@ -813,6 +844,10 @@ func (e *engine) compile(ctx context.Context, p *pipelines.Program, m *graph.Mod
 	made := &program{
 		module: m, manifest: &manifest{ID: p.ID(), Component: p.Component, Repeats: passes.HasRepeats(m)},
 		shared: e.eager(p), weightValues: map[int]summary{},
+	}
+	made.manifest.Activations = e.knownActivations(p)
+	if made.manifest.Activations == 0 {
+		made.manifest.Activations = e.planActivations(main.plan)
 	}
 	if p.Component != "" {
 		if made.manifest.Config, err = e.source.configDigest(p.Component); err != nil {

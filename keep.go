@@ -42,6 +42,7 @@ func (e *engine) makeRoom(request []*pipelines.Program) error {
 		delete(e.programs, id)
 		delete(e.used, id)
 		delete(e.repeats, id)
+		delete(e.activations, id)
 	}
 	if len(gone) == 0 {
 		return nil

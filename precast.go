@@ -152,7 +152,7 @@ func (p *Pipeline) setUp(options pipelines.Options, start time.Time) error {
 func (p *Pipeline) newEngine(cfg *Config, a *artifact) *engine {
 	e := &engine{
 		cfg: cfg, dtype: p.options.DType, dtypeFor: p.options.DTypeFor, source: source{ck: p.ck, loras: p.loras}, stats: p.stats, class: p.pipe.Class(), artifact: a,
-		programs: map[string]*program{}, traced: map[string]*graph.Module{}, repeats: map[string]bool{}, used: map[string]int64{}, live: map[*tensor]bool{},
+		programs: map[string]*program{}, traced: map[string]*graph.Module{}, repeats: map[string]bool{}, activations: map[string]int64{}, used: map[string]int64{}, live: map[*tensor]bool{},
 	}
 	e.weights = newWeightStore(e)
 	e.begin()
@@ -209,9 +209,8 @@ func (p *Pipeline) Stats() *Stats {
 	return p.stats
 }
 
-// Check fills in the request's defaults and refuses what can't be done, before any work: arguments, sizes, memory, tokenizers that are
-// missing.
-// It does not change the request.
+// Check fills in the request's defaults and refuses what can't be done, before any work: arguments, sizes, pictures that do not fit in memory,
+// tokenizers that are missing. What networks take is known from their graphs: a run checks that, before it reads weights or compiles. It does not change the request.
 func (p *Pipeline) Check(req *Request) error {
 	q := *req
 	q.Warn = func(string, ...any) {}
@@ -235,40 +234,13 @@ func (p *Pipeline) check(req *Request, stages []Stage) error {
 	if err := p.complete(req); err != nil {
 		return err
 	}
-	if err := p.checkMemory(req, stages); err != nil {
+	if err := p.checkPictures(req, stages); err != nil {
 		return err
 	}
 	if req.PromptEmbeds != nil || !slices.Contains(stages, StageEncode) {
 		return nil
 	}
 	return asUser(p.pipe.Prepare(req))
-}
-
-// checkMemory refuses a request whose activations, with the weights that are known to be read, take more memory than there is. It is asked
-// before any work, and again when the programs are matched with the weight files.
-func (p *Pipeline) checkMemory(req *Request, stages []Stage) error {
-	s := p.pipe.Sizes(req)
-	var activations int64
-	if slices.ContainsFunc(stages, func(s Stage) bool { return s != StageEncode }) {
-		activations = p.pipe.ActivationBytes(s)
-	}
-	weights := p.weightBytes()
-	if have := availableMemory(); have > 0 && activations+weights > have {
-		return userErrorf("%s needs about %s for activations and %s for weights in %s, and %s of memory is available; take a smaller size or batch, %s",
-			s, FormatBytes(activations), FormatBytes(weights), graph.DTypeName(p.engine.dtype), FormatBytes(have), p.lessMemory())
-	}
-	return nil
-}
-
-// lessMemory is what else a user can do about memory.
-func (p *Pipeline) lessMemory() string {
-	switch p.cfg.Offload {
-	case offloadModel:
-		return "--dtype bfloat16, or --offload block"
-	case offloadBlock:
-		return "or --dtype bfloat16"
-	}
-	return "--dtype bfloat16, --offload model, or --offload block"
 }
 
 // weightBytes is how much memory the weights take that have to be brought to the device and are there together: those of all components, or

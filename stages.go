@@ -133,7 +133,7 @@ func (p *Pipeline) stages(ctx context.Context, req *Request, stages []Stage, wor
 	if err := p.checkRegions(programs, p.cfg.Components); err != nil {
 		return err
 	}
-	if err := p.checkMemory(req, stages); err != nil {
+	if err := p.checkMemory(req, programs); err != nil {
 		return err
 	}
 	for _, e := range p.engines() {

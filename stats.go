@@ -160,7 +160,7 @@ func FormatBytes(n int64) string {
 func peakRSS() int64 { return procKilobytes("/proc/self/status", "VmHWM:") }
 
 // availableMemory is MemAvailable of /proc/meminfo, 0 where there is none.
-func availableMemory() int64 { return procKilobytes("/proc/meminfo", "MemAvailable:") }
+var availableMemory = func() int64 { return procKilobytes("/proc/meminfo", "MemAvailable:") }
 
 func procKilobytes(file, key string) int64 {
 	data, err := os.ReadFile(file)

@@ -242,16 +242,3 @@ func (a autoencoder) scale(v []float32, plane int) {
 		v[i] = (x - float32(a.LatentsMean[c])) * factor / float32(a.LatentsStd[c])
 	}
 }
-
-// vaeBytes estimates the activations of the decoder (the encoder's are no more): three of its widest, on a whole picture or a tile.
-func vaeBytes(c autoencoderkl.Config, s Sizes) int64 {
-	h, w := s.Height, s.Width
-	if t, err := c.Tiling(); s.VAETiling && err == nil {
-		h, w = min(h, t.Sample), min(w, t.Sample)
-	}
-	widest := c.BlockOutChannels[0]
-	if len(c.BlockOutChannels) > 1 {
-		widest = c.BlockOutChannels[1]
-	}
-	return int64(h) * int64(w) * int64(widest) * 4 * 3
-}

@@ -7,15 +7,13 @@ import (
 	"precast/graph/models/autoencoderklwan"
 )
 
-// TestTilingPrograms: with tiles no program of the autoencoder is larger than one, there are few of them whatever the size, and the estimate of
-// memory says so.
+// TestTilingPrograms: with tiles no program of the autoencoder is larger than one, there are few of them whatever the size.
 func TestTilingPrograms(t *testing.T) {
 	for _, tc := range []struct {
 		p Pipeline
 		// latents of a tile, 8 pixels each
 		side int
 	}{{openPipeline(t, "sd15", ""), 8}, {openPipeline(t, "flux1-dev", ""), 8}, {openPipeline(t, "tp-wan", ""), 32}, {openPipeline(t, "tp-qwen", ""), 32}} {
-		estimates := map[bool]int64{}
 		for _, tiling := range []bool{false, true} {
 			r := request(func(r *Request) {
 				r.Height, r.Width, r.VAETiling = 2048, 1584, tiling
@@ -26,7 +24,6 @@ func TestTilingPrograms(t *testing.T) {
 			if err := tc.p.Defaults(r); err != nil {
 				t.Fatal(err)
 			}
-			s := tc.p.Sizes(r)
 			programs, err := tc.p.Programs(r)
 			if err != nil {
 				t.Fatal(err)
@@ -51,15 +48,7 @@ func TestTilingPrograms(t *testing.T) {
 			case tiling && (largest != tc.side || decoders < 2 || decoders > 2*9):
 				t.Errorf("%s: %d decoders with sides up to %d, wanted 2 to 18 with %d", tc.p.Class(), decoders, largest, tc.side)
 			}
-			estimates[tiling] = tc.p.ActivationBytes(s)
 		}
-		if estimates[true] > estimates[false] {
-			t.Errorf("%s: %d bytes with tiles, %d without", tc.p.Class(), estimates[true], estimates[false])
-		}
-	}
-	p := openPipeline(t, "sd15", "").(*sdPipeline)
-	if a, b := vaeBytes(p.vae, Sizes{Height: 2048, Width: 2048, VAETiling: true}), vaeBytes(p.vae, Sizes{Height: 64, Width: 64}); a != b {
-		t.Errorf("a tile takes %d bytes, a picture of its size %d", a, b)
 	}
 }
 

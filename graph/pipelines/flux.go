@@ -164,11 +164,6 @@ func (p *fluxPipeline) Programs(r *Request) ([]*Program, error) {
 	return append(append(out, ps.transformer, step, ps.unpack), decoders...), err
 }
 
-func (p *fluxPipeline) ActivationBytes(s Sizes) int64 {
-	tokens := p.tokens(s.Height, s.Width) + s.MaxSequenceLength
-	return max(transformerBytes(s.Batch, tokens, p.flux.Dim(), p.opts.DTypeFor("transformer")), vaeBytes(p.vae, s))
-}
-
 // kind is guided where the request asks for true classifier-free guidance, and can have it.
 func (p *fluxPipeline) kind(r *Request) stepKind {
 	if *r.TrueCFGScale > 1 {

@@ -245,18 +245,6 @@ func (p *flux2Pipeline) Programs(r *Request) ([]*Program, error) {
 	return append(append(programs, ps.unpack), decoders...), err
 }
 
-func (p *flux2Pipeline) ActivationBytes(s Sizes) int64 {
-	length := int64(s.MaxSequenceLength)
-	tokens := int64(s.Height/p.multiple())*int64(s.Width/p.multiple()) + length
-	d, inner := int64(p.flux.Dim()), int64(p.flux.InnerDim())
-	// Of a single block: the stream, its norm and its update, the packed projection, query and key turned, what is joined for the projection
-	// back; the scores of one head at a time are the least any backend holds.
-	transformer := int64(s.Batch) * tokens * ((3*d+(3*d+2*inner)+2*d+(d+inner))*int64(p.opts.DTypeFor("transformer").Size()) + tokens*4)
-	// Of a layer of the text encoder: the stream and its norm, the hidden states that are kept, the two halves of the feed-forward and their product.
-	text := length * ((int64(2+len(p.layers))*int64(p.text.HiddenSize)+3*int64(p.text.IntermediateSize))*int64(p.opts.DTypeFor("text_encoder").Size()) + length*4)
-	return max(transformer, text, vaeBytes(p.vae, s))
-}
-
 // kind is guided where klein needs a call for the negative prompt (do_classifier_free_guidance). r has its defaults.
 func (p *flux2Pipeline) kind(r *Request) stepKind {
 	if p.klein && !p.distilled && *r.GuidanceScale > 1 {

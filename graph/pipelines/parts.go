@@ -95,13 +95,6 @@ func unscale(x *ml.Node, c autoencoderkl.Config, dtype graph.DType) *ml.Node {
 	return ml.ConvertDType(x, dtype)
 }
 
-// transformerBytes estimates the activations of a transformer: query, key, value, the stream and its norm, the MLP's inner width twice; the scores of one
-// head at a time are the least any backend holds.
-func transformerBytes(batch, tokens, dim int, dtype graph.DType) int64 {
-	n := int64(tokens)
-	return int64(batch) * n * (int64(dim)*13*int64(dtype.Size()) + n*4)
-}
-
 func toFloat32(v []float64) []float32 {
 	out := make([]float32, len(v))
 	for i, x := range v {

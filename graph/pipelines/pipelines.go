@@ -114,8 +114,6 @@ type Pipeline interface {
 	Sizes(req *Request) Sizes
 	// Programs lists what has to be compiled for a request (with its defaults filled in), in order of use.
 	Programs(req *Request) ([]*Program, error)
-	// ActivationBytes estimates the largest sum of live activations over the programs.
-	ActivationBytes(s Sizes) int64
 	// Prepare opens what Encode needs besides programs and weights, so that a missing tokenizer is found before any work, and a text of the
 	// request (with its defaults filled in) that the tokenizer or its text encoder can't take.
 	Prepare(req *Request) error

@@ -218,19 +218,6 @@ func (p *qwenImagePipeline) Programs(r *Request) ([]*Program, error) {
 	return append(append(programs, ps.unpack), videoDecoders(p.vae, p.opts.DTypeFor("vae"), 1, p.latentSide(s.Height), p.latentSide(s.Width), s.VAETiling)...), nil
 }
 
-func (p *qwenImagePipeline) ActivationBytes(s Sizes) int64 {
-	length := int64(qwenDrop + s.MaxSequenceLength)
-	transformer := transformerBytes(s.Batch, p.tokens(s)+s.MaxSequenceLength, p.qwen.Dim(), p.opts.DTypeFor("transformer"))
-	// Of a layer of the text encoder: the stream and its norm, the two halves of the feed-forward and their product.
-	text := length * ((2*int64(p.text.HiddenSize)+3*int64(p.text.IntermediateSize))*int64(p.opts.DTypeFor("text_encoder").Size()) + length*4)
-	// Of the decoder's last block, which has the picture's size: a residual block's input, its norm and its convolution's result.
-	if s.VAETiling {
-		s.Height, s.Width = min(s.Height, videoTileSide), min(s.Width, videoTileSide)
-	}
-	decoder := int64(s.Height) * int64(s.Width) * int64(p.vae.DecoderBaseDim*p.vae.DimMult[0]) * 4 * 3
-	return max(transformer, text, decoder)
-}
-
 // schedule computes the sampler's plan for a number of image tokens.
 func (p *qwenImagePipeline) schedule(r *Request, tokens int) (*scheduler.Schedule, error) {
 	o := scheduler.Options{Steps: r.NumInferenceSteps, Sigmas: r.Sigmas, Mu: ptr(p.scheduler.ShiftRange().Mu(tokens))}

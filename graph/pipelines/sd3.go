@@ -221,12 +221,6 @@ func (p *sd3Pipeline) Programs(r *Request) ([]*Program, error) {
 	return append(append(out, ps.unpack), decoders...), nil
 }
 
-func (p *sd3Pipeline) ActivationBytes(s Sizes) int64 {
-	latents := p.latents(s)
-	tokens := latents[2]/p.sd3.PatchSize*(latents[3]/p.sd3.PatchSize) + p.textLength(s.MaxSequenceLength)
-	return max(transformerBytes(s.Batch, tokens, p.sd3.Dim(), p.opts.DTypeFor("transformer")), vaeBytes(p.vae, s))
-}
-
 // schedule computes the sampler's plan. The sigmas are the scheduler's own, and mu is given only where it shifts by the size.
 func (p *sd3Pipeline) schedule(r *Request, s Sizes) (*scheduler.Schedule, error) {
 	o := scheduler.Options{Steps: r.NumInferenceSteps, Sigmas: r.Sigmas}

@@ -181,15 +181,6 @@ func (p *unetPart) programs(r *Request) ([]*Program, error) {
 	return append(append(out, p.autoencoder().unpack(s.Batch, d[2], d[3])), decoders...), err
 }
 
-func (p *unetPart) ActivationBytes(s Sizes) int64 {
-	scale := p.vae.ScaleFactor()
-	tokens := int64(s.Height/scale) * int64(s.Width/scale)
-	c := int64(p.unet.BlockOutChannels[0])
-	// The first level's activations with the skips that wait for the way up; the scores of one head at a time are the least any backend holds.
-	unet := int64(s.Batch) * tokens * (c*20*int64(p.opts.DTypeFor("unet").Size()) + tokens*4)
-	return max(unet, vaeBytes(p.vae, s))
-}
-
 // clipEncoder is a CLIP text encoder at its full length.
 func clipEncoder(component string, tok tokenizer.Tokenizer, c clip.Config) *textEncoder {
 	return &textEncoder{component: component, tok: tok, vocab: c.VocabSize, length: c.MaxPositions, limit: fmt.Sprintf("the %d tokens that CLIP takes", c.MaxPositions)}

@@ -330,32 +330,6 @@ func (p *wanPipeline) Programs(r *Request) ([]*Program, error) {
 	return append(append(out, ps.unpack), videoDecoders(p.vae, p.opts.DTypeFor("vae"), d[2], d[3], d[4], s.VAETiling)...), nil
 }
 
-func (p *wanPipeline) ActivationBytes(s Sizes) int64 {
-	cfg, d := p.expert(), p.dims(s)
-	size := int64(p.opts.DTypeFor("transformer").Size())
-	tokens := int64(d[2]/cfg.PatchSize[0]) * int64(d[3]/cfg.PatchSize[1]) * int64(d[4]/cfg.PatchSize[2])
-	// Query, key, value, the stream and its norm in float32 too, and the feed-forward's inner width.
-	transformer := int64(s.Batch) * tokens * (int64(cfg.Dim())*(8*size+8) + int64(cfg.FFNDim)*size)
-	if s.VAETiling {
-		s.Height, s.Width = min(s.Height, videoTileSide), min(s.Width, videoTileSide)
-	}
-	d = p.dims(s)
-	chunks := videoChunks(d[2])
-	decoder, frames := videoDecoder(p.vae, p.opts.DTypeFor("vae"), d[3], d[4], chunks[len(chunks)-1], false), int64(1)
-	if d[2] > 1 {
-		frames = int64(p.vae.TemporalFactor())
-	}
-	// The pasts, and the widest activations at full size three times over.
-	var vae int64
-	for _, in := range decoder.Inputs {
-		vae += int64(in.Shape.Size()) * int64(in.Shape.DType.Size())
-	}
-	patch := int64(p.vae.PatchSize * p.vae.PatchSize)
-	widest := int64(p.vae.DecoderBaseDim * p.vae.DimMult[min(1, len(p.vae.DimMult)-1)])
-	vae += frames * int64(s.Height) * int64(s.Width) / patch * widest * 4 * 3
-	return max(transformer, vae)
-}
-
 // kind is guided above a scale of 1: that of the first expert decides for both.
 func (p *wanPipeline) kind(r *Request) stepKind {
 	if *r.GuidanceScale > 1 {

@@ -235,10 +235,6 @@ func (p *zimagePipeline) Programs(r *Request) ([]*Program, error) {
 	return append(append(out, ps.unpack), decoders...), nil
 }
 
-func (p *zimagePipeline) ActivationBytes(s Sizes) int64 {
-	return max(transformerBytes(s.Batch, p.tokens(s)+s.MaxSequenceLength, p.zimage.Dim, p.opts.DTypeFor("transformer")), vaeBytes(p.vae, s))
-}
-
 // schedule computes the sampler's plan for a number of image tokens.
 func (p *zimagePipeline) schedule(r *Request, tokens int) (*scheduler.Schedule, error) {
 	o := scheduler.Options{Steps: r.NumInferenceSteps, Sigmas: r.Sigmas, Mu: ptr(p.scheduler.ShiftRange().Mu(tokens))}
