@@ -33,7 +33,7 @@ type BenchOptions struct {
 	// Command starts a process that calls BenchChild with its standard input and output: the command line gives itself.
 	Command []string
 	// Variants are ways to run a program: eager, or a value of Config.Regions (inline, call, scan, split, auto), with +KEY=VALUE behind it for
-	// what differs from the configuration in offload, enable-pass, disable-pass, plugin, backend, threads or lora. Default: eager, inline, split; of an artifact "artifact",
+	// what differs from the configuration in offload, enable-pass, disable-pass, plugin, backend, threads or lora. Default: eager, inline, split (under offload block without inline); of an artifact "artifact",
 	// which is what it holds.
 	Variants []string
 	// Baseline is the variant that the others are compared with; default inline where it is one of them, else the first.
@@ -282,7 +282,9 @@ func parseVariant(text string, base Config, artifact bool) (benchVariant, error)
 			case "plugin":
 				v.config.Plugin = value
 			case "backend":
-				v.config.Backend = value
+				if v.config.Backend = value; value == "go" && v.config.Plugin == base.Plugin {
+					v.config.Plugin = ""
+				}
 			case "threads":
 				n, err := strconv.Atoi(value)
 				if err != nil || n < 1 {
@@ -295,6 +297,9 @@ func parseVariant(text string, base Config, artifact bool) (benchVariant, error)
 				return v, userErrorf("variants: found %q in %q, wanted offload, enable-pass, disable-pass, plugin, backend, threads or lora", key, text)
 			}
 		}
+	}
+	if v.config.Offload == offloadBlock && name != "split" && name != "artifact" && !v.eager {
+		return v, userErrorf("variants: %s: offload=block brings the weights to the device for one block after the other, which are programs of their own in split alone; found %s, wanted split, or offload=model", text, name)
 	}
 	c := v.config
 	if _, err := c.check(); err != nil {
@@ -365,6 +370,9 @@ func Bench(ctx context.Context, path string, cfg Config, o BenchOptions) (*Bench
 	names := o.Variants
 	if len(names) == 0 {
 		names = []string{"eager", "inline", "split"}
+		if cfg.Offload == offloadBlock {
+			names = []string{"eager", "split"} // the others have no blocks
+		}
 		if artifact {
 			names = []string{"artifact"}
 		}

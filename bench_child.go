@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -48,6 +49,24 @@ func BenchChild(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := json.NewDecoder(in).Decode(&task); err != nil {
 		return userErrorf("bench: the task of a child process can't be read: %w", err)
 	}
+	// A bench that is killed can't stop its processes, and a compile can't be cancelled.
+	parent := os.Getppid()
+	alive := time.NewTicker(time.Second)
+	defer alive.Stop()
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-alive.C:
+				if os.Getppid() != parent {
+					os.Exit(1)
+				}
+			}
+		}
+	}()
 	answer, err := task.run(ctx)
 	if err != nil {
 		return err

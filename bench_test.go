@@ -300,6 +300,8 @@ func TestBenchRefuses(t *testing.T) {
 		{"option", benchModel, `variants: found "colour" in "split+colour=red"`, func(o *BenchOptions) { o.Variants = []string{"split+colour=red"} }},
 		{"no value", benchModel, `variants: found "offload" in "split+offload", wanted KEY=VALUE`, func(o *BenchOptions) { o.Variants = []string{"split+offload"} }},
 		{"offload", benchModel, `variants: split+offload=all: offload: found "all"`, func(o *BenchOptions) { o.Variants = []string{"split+offload=all"} }},
+		{"blocks without split", benchModel, `variants: inline+offload=block: offload=block brings`, func(o *BenchOptions) { o.Variants = []string{"split", "inline+offload=block"} }},
+		{"a plugin of the Go backend", benchModel, `variants: inline+plugin=cpu: plugin: found "cpu", but --backend go`, func(o *BenchOptions) { o.Variants = []string{"inline+plugin=cpu"} }},
 		{"threads", benchModel, `variants: threads of "inline+threads=x": found "x"`, func(o *BenchOptions) { o.Variants = []string{"inline+threads=x"} }},
 		{"pass", benchModel, `"nonsense"`, func(o *BenchOptions) { o.Variants = []string{"inline+disable-pass=nonsense"} }},
 		{"twice", benchModel, `variants: split is given twice`, func(o *BenchOptions) { o.Variants = []string{"split", "split"} }},

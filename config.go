@@ -177,6 +177,9 @@ func (c *Config) check() (pipelines.Options, error) {
 			return dtype, userErrorf("%s: found %q, wanted %s", f.name, *f.value, strings.Join(f.known, " or "))
 		}
 	}
+	if c.Backend == "go" && c.Plugin != "" {
+		return dtype, userErrorf("plugin: found %q, but --backend go computes without a plugin; leave out one of them", c.Plugin)
+	}
 	if err := c.checkEager(); err != nil {
 		return dtype, err
 	}

@@ -246,7 +246,7 @@ func Inspect(path string, o InspectOptions) (*Inspection, error) {
 // cost counts what the module costs.
 func (x *Inspection) cost(o CostOptions) error {
 	if x.Module == nil {
-		return userErrorf("cost: %s is a %s; the cost is that of a graph, add --component NAME for a checkpoint's or an artifact's", x.Path, x.Kind)
+		return userErrorf("cost: %s is a whole %s; the cost is that of a graph, add --component NAME for a checkpoint's or an artifact's", x.Path, x.Kind)
 	}
 	x.Cost = cost.Analyze(x.Module, cost.Options{Order: cost.DepthFirst})
 	top := x.Cost.Scopes.Find(o.Scope)

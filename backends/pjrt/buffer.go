@@ -107,7 +107,11 @@ func (c *Client) BufferFromHost(data []byte, shape shapes.Shape, opts backends.H
 		_ = c.api.destroy(fnEventDestroy, args.doneEvent, liveEvent)
 	default:
 		// A failed transfer is the buffer's error, too: it is reported by Await.
-		c.api.notify(args.doneEvent, op, func(error) { release() })
+		c.due.Add(1)
+		c.api.notify(args.doneEvent, op, func(error) {
+			defer c.due.Done()
+			release()
+		})
 	}
 	return b, nil
 }

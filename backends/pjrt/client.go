@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"precast/backends"
@@ -27,6 +28,8 @@ type Client struct {
 	closed bool
 	// open counts the buffers, executables and calls that need the client.
 	open atomic.Int64
+	// due are the Release functions of host memory that the plugin has yet to give back.
+	due sync.WaitGroup
 }
 
 // NewClient implements backends.Plugin. On a plugin that isn't for the CPU the device count is not an option and must be 0.
@@ -149,18 +152,33 @@ func (c *Client) enter(op string) error {
 
 func (c *Client) leave() { c.open.Add(-1) }
 
-// Close implements backends.Client.
+// releaseTime is how long Close waits for what is still due of host memory. A plugin that never says it is done with a buffer must not hold it up for ever.
+const releaseTime = 10 * time.Second
+
+// Close implements backends.Client. The Release functions of deleted buffers have returned when it does: plugins say that they are done with host memory on
+// threads of their own, a moment after the deletion.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closed {
+		c.mu.Unlock()
 		return nil
 	}
 	if n := c.open.Load(); n > 0 {
+		c.mu.Unlock()
 		return backends.Errorf(backends.FailedPrecondition, "close client of "+c.plugin.name,
 			"%d buffers and executables are still open (live in the process: %s)", n, liveText())
 	}
 	c.closed = true
+	c.mu.Unlock()
+	released := make(chan struct{})
+	go func() {
+		c.due.Wait()
+		close(released)
+	}()
+	select {
+	case <-released:
+	case <-time.After(releaseTime):
+	}
 	return c.api.destroy(fnClientDestroy, c.handle, liveClient)
 }
 

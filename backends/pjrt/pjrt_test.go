@@ -472,6 +472,34 @@ func TestHostMemory(t *testing.T) {
 	}
 }
 
+// TestCloseWaitsForReleases: what owns host memory may unmap it as soon as the client is closed, however late the plugin's callbacks run.
+func TestCloseWaitsForReleases(t *testing.T) {
+	c := testClient(t, backends.ClientOptions{})
+	var released atomic.Int32
+	const n = 8
+	for range n {
+		b, err := c.BufferFromHost(alignedBytes(4096, 0), shapes.Make(dtypes.Float32, 1024), backends.HostOptions{
+			Semantics: backends.ZeroCopy,
+			Release: func() {
+				time.Sleep(50 * time.Millisecond)
+				released.Add(1)
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Delete(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := released.Load(); got != n {
+		t.Errorf("%d Release functions have returned when Close does, wanted %d", got, n)
+	}
+}
+
 func waitFor(t testing.TB, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Second); !ok(); time.Sleep(time.Millisecond) {

@@ -36,7 +36,7 @@ exit code is 1.`,
 func setupBench(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error {
 	var cfg precast.Config
 	var o precast.BenchOptions
-	fs.StringSliceVar(&o.Variants, "variants", nil, "variants to measure, see above (default: eager,inline,split; of an artifact what it holds)")
+	fs.StringSliceVar(&o.Variants, "variants", nil, "variants to measure, see above (default: eager,inline,split, under --offload block without inline; of an artifact what it holds)")
 	fs.StringVar(&o.Baseline, "baseline", "", "`VARIANT` that the others are compared with (default: inline, else the first)")
 	fs.StringSliceVar(&o.Components, "components", nil, "components or programs to measure, such as transformer,vae.decoder,text_encoder (default: the denoiser)")
 	shapes := fs.StringArray("shape", nil, "`HEIGHTxWIDTH` in pixels; several times for several sizes (default: the model's)")
@@ -55,7 +55,7 @@ func setupBench(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error
 	jsonFile := fs.String("json", "", "write every process's figures and the machine to `FILE.json`")
 	plot := fs.String("plot", "", "draw the figures to `FILE`, an .svg or .png")
 	compare := fs.String("compare", "", "print the figures as multiples of those in `FILE.json`, which --json wrote earlier")
-	fs.StringVar(&cfg.Offload, "offload", "", "none (default) or model, for all variants that do not say their own")
+	fs.StringVar(&cfg.Offload, "offload", "", "none (default), model, or block (in split and artifacts made with it), for all variants that do not say their own")
 	fs.StringSliceVar(&cfg.EnabledPasses, "enable-pass", nil, "passes to run in all variants though they do not by default")
 	fs.StringSliceVar(&cfg.DisabledPasses, "disable-pass", nil, "passes to leave out of all variants")
 	fs.StringVar(&cfg.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: `CLASS[,KEY=VALUE...]`")

@@ -340,8 +340,9 @@ func (f *File) Intact() error {
 	return fmt.Errorf("%s: tensor %q: the file was cut short while it is in use: it had %d bytes, found %d", f.path, key, f.size, st.Size())
 }
 
-// Identity tells the file's content from that of others without reading it: the path without links, the digest of the header, the length, and when the
-// content and the entry in its folder were last changed. The last of these can't be set, so a file that takes another's place is told from it.
+// Identity tells the file's content from that of others without reading it: the path without links, the digest of the header, the length, the file's number
+// in its file system, and when the content and the entry in its folder were last changed. The last of these can't be set, so a file that takes another's
+// place is told from it; the number tells it from one that was made within the same tick of the clock.
 func (f *File) Identity() string {
 	path := f.path
 	if abs, err := filepath.Abs(path); err == nil {
@@ -350,7 +351,7 @@ func (f *File) Identity() string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
-	return fmt.Sprintf("%q %x %d %d %d", path, f.digest, f.size, f.info.ModTime().UnixNano(), changeTime(f.info))
+	return fmt.Sprintf("%q %x %d %d %d %d", path, f.digest, f.size, fileNumber(f.info), f.info.ModTime().UnixNano(), changeTime(f.info))
 }
 
 // Close unmaps the file. Every view that Bytes handed out is invalid from then on: reading one crashes the process.

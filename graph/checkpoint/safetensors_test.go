@@ -7,9 +7,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/google/go-cmp/cmp"
@@ -279,6 +281,45 @@ func TestHeaderDigest(t *testing.T) {
 	a, b, c := open("a", "k", 1), open("b", "k", 2), open("c", "l", 1)
 	if a != b || a == c {
 		t.Error("the digest must follow the header alone")
+	}
+}
+
+// A file that takes another's place with the same header, length and time is another.
+func TestFileIdentity(t *testing.T) {
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "w.safetensors"), filepath.Join(dir, "other.safetensors")
+	then := time.Unix(1e9, 0)
+	write := func(path string, v float32) {
+		if err := WriteFile(path, []Item{{"k", dtypes.Float32, nil, float32Bytes(v)}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, then, then); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func() *File {
+		f, err := OpenFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	write(path, 1)
+	write(other, 2)
+	first := open()
+	if again := open(); again.Identity() != first.Identity() {
+		t.Errorf("one file has the identities %s and %s", first.Identity(), again.Identity())
+	}
+	if err := os.Rename(other, path); err != nil {
+		t.Fatal(err)
+	}
+	second := open()
+	if second.Identity() == first.Identity() {
+		t.Errorf("two files have the identity %s", first.Identity())
+	}
+	if runtime.GOOS != "windows" && fileNumber(first.info) == fileNumber(second.info) {
+		t.Errorf("two files have the number %d", fileNumber(first.info))
 	}
 }
 
