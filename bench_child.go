@@ -45,17 +45,25 @@ type benchAnswer struct {
 // BenchChild is one process of a Bench: it reads its task from in and writes what it measured to out. BenchOptions.Command names a program that
 // does nothing but call it.
 func BenchChild(ctx context.Context, in io.Reader, out io.Writer) error {
+	defer endWithParent()()
 	var task benchTask
 	if err := json.NewDecoder(in).Decode(&task); err != nil {
 		return userErrorf("bench: the task of a child process can't be read: %w", err)
 	}
-	// A bench that is killed can't stop its processes, and a compile can't be cancelled.
-	parent := os.Getppid()
-	alive := time.NewTicker(time.Second)
-	defer alive.Stop()
-	done := make(chan struct{})
-	defer close(done)
+	answer, err := task.run(ctx)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(answer)
+}
+
+// endWithParent ends the process soon after the one that started it: a bench that is killed can't stop its processes, and a compile can't be cancelled.
+// The function that it returns calls that off.
+func endWithParent() func() {
+	parent, done := os.Getppid(), make(chan struct{})
 	go func() {
+		alive := time.NewTicker(time.Second)
+		defer alive.Stop()
 		for {
 			select {
 			case <-done:
@@ -67,11 +75,7 @@ func BenchChild(ctx context.Context, in io.Reader, out io.Writer) error {
 			}
 		}
 	}()
-	answer, err := task.run(ctx)
-	if err != nil {
-		return err
-	}
-	return json.NewEncoder(out).Encode(answer)
+	return func() { close(done) }
 }
 
 func (t *benchTask) run(ctx context.Context) (answer *benchAnswer, err error) {

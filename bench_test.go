@@ -13,7 +13,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +35,48 @@ func TestBenchChild(t *testing.T) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// TestBenchChildEnds: a process of a bench ends by itself where the bench was killed.
+func TestBenchChildEnds(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the parent's number stays what it was")
+	}
+	// The shell is the bench: it ends without a signal to the child, which waits for its task on a pipe that stays open.
+	in, keep, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer keep.Close()
+	out, childs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := exec.Command("sh", "-c", `exec 3<&0; "$0" -test.run='^TestBenchChild$' <&3 & echo $!; sleep 2`, os.Args[0])
+	cmd.Env = append(os.Environ(), benchChildVariable+"=1")
+	cmd.Stdin, cmd.Stdout = in, childs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	childs.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Skip(err)
+	}
+	// The end of the pipe is the child's: it holds the last copy of the other end.
+	said, err := io.ReadAll(out)
+	if err != nil {
+		if pid, perr := strconv.Atoi(strings.TrimSpace(string(said))); perr == nil {
+			if p, perr := os.FindProcess(pid); perr == nil {
+				_ = p.Kill()
+			}
+		}
+		t.Errorf("the child runs on 30 s after the end of its parent: %v", err)
+	}
 }
 
 // benchOptions are small: one round on a tiny model.
