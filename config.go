@@ -70,7 +70,7 @@ type Config struct {
 	DumpDir string
 
 	// MaxPrograms is how many programs are kept in memory (0 is 32): where requests have many sizes, those that are longest not used are forgotten, with
-	// the weights that no other program reads, and come from the cache when they are needed again. The programs of one request are always kept.
+	// the weights and, of eager ones, the operations that no other program has, and come from the cache when they are needed again. The programs of one request are always kept.
 	MaxPrograms int
 
 	// CacheDir is where executables are kept; empty means $PRECAST_CACHE_DIR, else the user's cache folder. NoCache keeps none.

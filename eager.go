@@ -154,16 +154,24 @@ func (o *operations) get(key cache.Key, make func() (exe backends.Executable, by
 	return op, err == nil, err
 }
 
-func (o *operations) close() error {
+// keep closes the executables that are not held, and forgets what could not be made. Nothing may be made or run meanwhile.
+func (o *operations) keep(held map[backends.Executable]bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	var errs []error
-	for _, op := range o.have {
+	for id, op := range o.have {
+		if op.exe != nil && held[op.exe] {
+			continue
+		}
 		if op.exe != nil {
 			errs = append(errs, op.exe.Close())
 		}
+		delete(o.have, id)
 	}
-	o.have = nil
 	return errors.Join(errs...)
 }
+
+func (o *operations) close() error { return o.keep(nil) }
 
 // operation returns an eager program's executable: from memory, else made.
 func (e *engine) operation(p *pipelines.Program, key cache.Key, make func() (backends.Executable, int64, bool, error)) (*operation, error) {

@@ -61,6 +61,22 @@ func (e *engine) makeRoom(request []*pipelines.Program) error {
 	return errors.Join(errs...)
 }
 
+// closeOperations closes the operations that no program runs: those of programs that makeRoom forgot. The request's programs are ready, so that what they
+// share with those is theirs now. Nothing of the engine may be running.
+func (e *engine) closeOperations() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	held := map[backends.Executable]bool{}
+	for _, q := range e.programs {
+		if q.shared {
+			for _, x := range q.exes {
+				held[x] = true
+			}
+		}
+	}
+	return e.operations.keep(held)
+}
+
 // forget frees the weights that a program reads and none that is left.
 func (w *weightStore) forget(q *program, left map[backends.Buffer]bool) error {
 	w.mu.Lock()

@@ -143,6 +143,9 @@ func (p *Pipeline) stages(ctx context.Context, req *Request, stages []Stage, wor
 		if err := e.getAll(ctx, p.on(e, programs)); err != nil {
 			return err
 		}
+		if err := e.closeOperations(); err != nil {
+			return &InternalError{Phase: "making room", Program: p.Class(), Err: err}
+		}
 	}
 	if err := p.checkScope(programs); err != nil {
 		return err

@@ -120,68 +120,81 @@ func result(t *testing.T, p *precast.Pipeline, dir string, r *precast.Request) [
 // TestEveryPipelineCounts: another prompt, of whatever length, another negative prompt, seed, number of steps or guidance scale makes no program,
 // and another picture (bugs.md, rows 39 and 40).
 func TestEveryPipelineCounts(t *testing.T) {
-	number := func(v float64) *float64 { return &v }
 	everyPipeline(t, func(t *testing.T, name string) {
-		dir := carriedModel(t, name)
-		p := openPipeline(t, dir, precast.Config{Backend: "go", NoCache: true})
-		class := p.Class()
-		made := func() string {
-			c := p.Stats().Counts
-			return fmt.Sprintf("%d traced, %d optimized, %d lowered, %d compiled", c["trace"], c["passes"], c["lower"], c["compile"])
+		plain := precast.Config{Backend: "go", NoCache: true}
+		if name != "flux1-dev" && name != "sd15" {
+			checkCounts(t, name, plain)
+			return
 		}
-		first := result(t, p, dir, smallRequest(class))
-		before := made()
-		guided := func(r *precast.Request, v float64) { r.GuidanceScale = number(v) }
-		if class == "QwenImagePipeline" {
-			guided = func(r *precast.Request, v float64) { r.TrueCFGScale = number(v) }
-		}
-		type change struct {
-			what string
-			edit func(*precast.Request)
-		}
-		changes := []change{
-			{"prompt of the same length", func(r *precast.Request) { r.Prompt = []string{"a photo of an elephant"} }},
-			{"empty prompt", func(r *precast.Request) { r.Prompt = []string{""} }},
-			{"prompt of one letter", func(r *precast.Request) { r.Prompt = []string{"x"} }},
-			{"longer prompt", func(r *precast.Request) { r.Prompt = []string{"a photo of an astronaut riding a horse"} }},
-			{"prompt that is cut", func(r *precast.Request) { r.Prompt = []string{strings.Repeat("many words and no end ", 40)} }},
-			{"seed", func(r *precast.Request) { r.Seed = 1 << 40 }},
-			{"fewer steps", func(r *precast.Request) { r.NumInferenceSteps-- }},
-			{"more steps", func(r *precast.Request) { r.NumInferenceSteps = 5 }},
-			{"guidance scale", func(r *precast.Request) { guided(r, 6.5) }},
-		}
-		switch class {
-		case "FluxPipeline":
-			// The kind of guidance that has a second prediction; its scale and its texts make nothing either.
-			twice := func(r *precast.Request) { r.TrueCFGScale, r.NegativePrompt = number(3), []string{"blurry"} }
-			r := smallRequest(class)
-			twice(r)
-			result(t, p, dir, r)
-			before = made()
-			changes = append(changes, change{"true guidance scale", func(r *precast.Request) { twice(r); r.TrueCFGScale = number(2) }},
-				change{"negative prompt", func(r *precast.Request) { twice(r); r.NegativePrompt = []string{"people"} }})
-		case "Flux2Pipeline", "Flux2KleinPipeline":
-		default:
-			changes = append(changes, change{"negative prompt", func(r *precast.Request) { r.NegativePrompt = []string{"people"} }},
-				change{"long negative prompt", func(r *precast.Request) { r.NegativePrompt = []string{strings.Repeat("not this and that ", 40)} }})
-		}
-		for _, c := range changes {
-			r := smallRequest(class)
-			c.edit(r)
-			// FLUX.1 schnell is not told the guidance.
-			same := name == "flux1-schnell" && c.what == "guidance scale"
-			if got := result(t, p, dir, r); bytes.Equal(got[0], first[0]) != same {
-				t.Errorf("another %s: the same result is %v, wanted %v", c.what, !same, same)
-			}
-			if after := made(); after != before {
-				t.Errorf("another %s made programs: %s before, %s after", c.what, before, after)
-				before = after
-			}
-		}
-		if got := result(t, p, dir, smallRequest(class)); !bytes.Equal(got[0], first[0]) {
-			t.Error("the same request again has another result")
+		split, half := plain, plain
+		split.Regions, half.DType = "split", "bfloat16"
+		for way, cfg := range map[string]precast.Config{"inline": plain, "split": split, "bfloat16": half} {
+			t.Run(way, func(t *testing.T) { checkCounts(t, name, cfg) })
 		}
 	})
+}
+
+func checkCounts(t *testing.T, name string, cfg precast.Config) {
+	number := func(v float64) *float64 { return &v }
+	dir := carriedModel(t, name)
+	p := openPipeline(t, dir, cfg)
+	class := p.Class()
+	made := func() string {
+		c := p.Stats().Counts
+		return fmt.Sprintf("%d traced, %d optimized, %d lowered, %d compiled", c["trace"], c["passes"], c["lower"], c["compile"])
+	}
+	first := result(t, p, dir, smallRequest(class))
+	before := made()
+	guided := func(r *precast.Request, v float64) { r.GuidanceScale = number(v) }
+	if class == "QwenImagePipeline" {
+		guided = func(r *precast.Request, v float64) { r.TrueCFGScale = number(v) }
+	}
+	type change struct {
+		what string
+		edit func(*precast.Request)
+	}
+	changes := []change{
+		{"prompt of the same length", func(r *precast.Request) { r.Prompt = []string{"a photo of an elephant"} }},
+		{"empty prompt", func(r *precast.Request) { r.Prompt = []string{""} }},
+		{"prompt of one letter", func(r *precast.Request) { r.Prompt = []string{"x"} }},
+		{"longer prompt", func(r *precast.Request) { r.Prompt = []string{"a photo of an astronaut riding a horse"} }},
+		{"prompt that is cut", func(r *precast.Request) { r.Prompt = []string{strings.Repeat("many words and no end ", 40)} }},
+		{"seed", func(r *precast.Request) { r.Seed = 1 << 40 }},
+		{"fewer steps", func(r *precast.Request) { r.NumInferenceSteps-- }},
+		{"more steps", func(r *precast.Request) { r.NumInferenceSteps = 5 }},
+		{"guidance scale", func(r *precast.Request) { guided(r, 6.5) }},
+	}
+	switch class {
+	case "FluxPipeline":
+		// The kind of guidance that has a second prediction; its scale and its texts make nothing either.
+		twice := func(r *precast.Request) { r.TrueCFGScale, r.NegativePrompt = number(3), []string{"blurry"} }
+		r := smallRequest(class)
+		twice(r)
+		result(t, p, dir, r)
+		before = made()
+		changes = append(changes, change{"true guidance scale", func(r *precast.Request) { twice(r); r.TrueCFGScale = number(2) }},
+			change{"negative prompt", func(r *precast.Request) { twice(r); r.NegativePrompt = []string{"people"} }})
+	case "Flux2Pipeline", "Flux2KleinPipeline":
+	default:
+		changes = append(changes, change{"negative prompt", func(r *precast.Request) { r.NegativePrompt = []string{"people"} }},
+			change{"long negative prompt", func(r *precast.Request) { r.NegativePrompt = []string{strings.Repeat("not this and that ", 40)} }})
+	}
+	for _, c := range changes {
+		r := smallRequest(class)
+		c.edit(r)
+		// FLUX.1 schnell is not told the guidance.
+		same := name == "flux1-schnell" && c.what == "guidance scale"
+		if got := result(t, p, dir, r); bytes.Equal(got[0], first[0]) != same {
+			t.Errorf("another %s: the same result is %v, wanted %v", c.what, !same, same)
+		}
+		if after := made(); after != before {
+			t.Errorf("another %s made programs: %s before, %s after", c.what, before, after)
+			before = after
+		}
+	}
+	if got := result(t, p, dir, smallRequest(class)); !bytes.Equal(got[0], first[0]) {
+		t.Error("the same request again has another result")
+	}
 }
 
 // TestEveryPipelineBatch: picture k of a batch is the one that its seed makes alone (bugs.md, row 32).
