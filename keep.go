@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 
 	"precast/backends"
 	"precast/graph/pipelines"
@@ -102,10 +103,6 @@ func (w *weightStore) forget(q *program, left map[backends.Buffer]bool) error {
 
 // name is the program's without its sizes.
 func (m *manifest) name() string {
-	for i, r := range m.ID {
-		if r == '[' {
-			return m.ID[:i]
-		}
-	}
-	return m.ID
+	name, _, _ := strings.Cut(m.ID, "[")
+	return name
 }

@@ -1,7 +1,6 @@
 package precast
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,7 +148,7 @@ func (w *weightStore) stream(p *pipelines.Program, made *program) (*stream, erro
 	out := &stream{}
 	stored := func(slot int, q slotFile) (storedWeight, error) {
 		shape, err := q.shape()
-		return storedWeight{slot, w.matched[p.Component+"/"+q.Name], shape}, err
+		return storedWeight{slot, w.tensor(p.Component, q.Name), shape}, err
 	}
 	for i, reads := range m.Main.layout() {
 		if len(reads) == 0 {
@@ -184,7 +183,7 @@ func (w *weightStore) stream(p *pipelines.Program, made *program) (*stream, erro
 			if moves := m.Prep.Executables[s.Program].Moves; moves != nil {
 				x := movedWeight{slot: slot, move: &moves[position]}
 				for _, a := range x.move.args() {
-					x.tensors = append(x.tensors, w.matched[p.Component+"/"+m.Prep.Params[s.Args[a]].Name])
+					x.tensors = append(x.tensors, w.tensor(p.Component, m.Prep.Params[s.Args[a]].Name))
 				}
 				u.moved = append(u.moved, x)
 				u.arena += roundUp(size, backends.Alignment)
@@ -206,10 +205,7 @@ func (w *weightStore) stream(p *pipelines.Program, made *program) (*stream, erro
 			}
 			u.steps[at].slots[position] = slot
 		}
-		// The order of the file is the order of the disk.
-		slices.SortStableFunc(u.stored, func(x, y storedWeight) int {
-			return cmp.Or(cmp.Compare(x.tensor.File.Path(), y.tensor.File.Path()), cmp.Compare(x.tensor.Offset, y.tensor.Offset))
-		})
+		slices.SortStableFunc(u.stored, func(x, y storedWeight) int { return fileOrder(x.tensor, y.tensor) })
 		out.arena = max(out.arena, u.arena)
 		out.units = append(out.units, u)
 	}
@@ -327,7 +323,7 @@ func (s *streamed) free() error {
 func (w *weightStore) start(ctx context.Context, p *pipelines.Program, st *stream) (*streaming, error) {
 	pool, err := w.takePool(st.arena)
 	if err != nil {
-		return nil, asUser(fmt.Errorf("%s: no memory for %s of weights: %w", p.Component, FormatBytes((1+lookAhead)*st.arena), err))
+		return nil, noMemory(p.Component, (1+lookAhead)*st.arena, err)
 	}
 	ctx, stop := context.WithCancel(ctx)
 	s := &streaming{w: w, p: p, units: st.units, pool: pool, stop: stop, ready: make(chan streamed, lookAhead)}
@@ -483,16 +479,14 @@ func (w *weightStore) loadUnit(ctx context.Context, p *pipelines.Program, u *str
 		if err := ctx.Err(); err != nil {
 			return out, err
 		}
-		shape := x.move.result()
-		dst := a.take(graph.ByteSize(shape))
 		for _, t := range x.tensors {
 			files[t.File] = true
 		}
-		if err := w.fill(p.Component, x.tensors, dst, shape.DType, x.move, slot.space); err != nil {
+		mem, err := w.moved(p.Component, x.tensors, x.move, a, slot.space)
+		if err != nil {
 			return out, err
 		}
-		w.e.stats.bytes("weights", graph.ByteSize(shape))
-		b, err := w.buffer(p.Component, dst, shape, a)
+		b, err := w.buffer(p.Component, mem, x.move.result(), a)
 		if err != nil {
 			return out, err
 		}
@@ -529,9 +523,9 @@ func (w *weightStore) prepareUnit(ctx context.Context, p *pipelines.Program, x p
 			size += roundUp(graph.ByteSize(q.shape), backends.Alignment)
 		}
 	}
-	a, err := newArena(size)
+	a, err := newArena(p.Component, size)
 	if err != nil {
-		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", p.Component, FormatBytes(size), err))
+		return err
 	}
 	defer a.drop()
 	args := make([]backends.Buffer, 0, len(x.args))

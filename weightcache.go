@@ -1,7 +1,6 @@
 package precast
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -104,11 +103,8 @@ func (w *weightStore) keptSet(p *pipelines.Program, m *manifest) (*keptSet, erro
 	}
 	var sources []checkpoint.Tensor
 	direct := m.direct()
-	source := func(q slotFile) checkpoint.Tensor { return w.matched[p.Component+"/"+q.Name] }
-	slices.SortStableFunc(direct, func(x, y slotFile) int {
-		s, t := source(x), source(y)
-		return cmp.Or(strings.Compare(s.File.Path(), t.File.Path()), cmp.Compare(s.Offset, t.Offset))
-	})
+	source := func(q slotFile) checkpoint.Tensor { return w.tensor(p.Component, q.Name) }
+	slices.SortStableFunc(direct, func(x, y slotFile) int { return fileOrder(source(x), source(y)) })
 	for _, q := range direct {
 		shape, err := q.shape()
 		if err != nil {

@@ -1,6 +1,7 @@
 package precast
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -61,6 +62,19 @@ type weightStore struct {
 	kept keptWeights
 }
 
+// matchedKey is a weight's key in matched.
+func matchedKey(component, name string) string { return component + "/" + name }
+
+// tensor is where a matched weight lies.
+func (w *weightStore) tensor(component, name string) checkpoint.Tensor {
+	return w.matched[matchedKey(component, name)]
+}
+
+// fileOrder compares tensors by their places in the files: the order of the file is the order of the disk.
+func fileOrder(a, b checkpoint.Tensor) int {
+	return cmp.Or(strings.Compare(a.File.Path(), b.File.Path()), cmp.Compare(a.Offset, b.Offset))
+}
+
 type weightID struct {
 	component string
 	source    string // a dtype for stored weights, "prepared" for those whose key is a digest
@@ -118,7 +132,7 @@ func (w *weightStore) matchLocked(p *pipelines.Program, params []slotFile) error
 		if !q.Weight || passes.IsPrepared(q.Name) {
 			continue
 		}
-		if _, ok := w.matched[p.Component+"/"+q.Name]; ok {
+		if _, ok := w.matched[matchedKey(p.Component, q.Name)]; ok {
 			continue
 		}
 		shape, err := q.shape()
@@ -132,7 +146,7 @@ func (w *weightStore) matchLocked(p *pipelines.Program, params []slotFile) error
 		return asUser(err)
 	}
 	for _, x := range want {
-		id := p.Component + "/" + x.Key
+		id := matchedKey(p.Component, x.Key)
 		if _, twice := w.matched[id]; twice {
 			continue
 		}
@@ -264,24 +278,17 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 		if err != nil {
 			return err
 		}
-		if t := w.matched[component+"/"+q.Name]; !w.inPlace(component, t, shape) {
+		if t := w.tensor(component, q.Name); !w.inPlace(component, t, shape) {
 			convert += roundUp(graph.ByteSize(shape), backends.Alignment)
 		}
 	}
-	a, err := newArena(convert)
+	a, err := newArena(component, convert)
 	if err != nil {
-		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, FormatBytes(convert), err))
+		return err
 	}
 	// The buffers keep the arena: it goes with the last of them, which for weights that only the preparation reads is soon.
 	defer a.drop()
-	// The order of the file is the order of the disk.
-	slices.SortStableFunc(missing, func(x, y slotFile) int {
-		s, t := w.matched[component+"/"+x.Name], w.matched[component+"/"+y.Name]
-		if s.File != t.File {
-			return strings.Compare(s.File.Path(), t.File.Path())
-		}
-		return int(min(max(s.Offset-t.Offset, -1), 1))
-	})
+	slices.SortStableFunc(missing, func(x, y slotFile) int { return fileOrder(w.tensor(component, x.Name), w.tensor(component, y.Name)) })
 	for _, q := range missing {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -290,7 +297,7 @@ func (w *weightStore) load(ctx context.Context, component string, list []slotFil
 		if err != nil {
 			return err
 		}
-		t := w.matched[component+"/"+q.Name]
+		t := w.tensor(component, q.Name)
 		buf, copied, err := w.upload(component, t, shape, a)
 		if err != nil {
 			return err
@@ -410,7 +417,7 @@ func (w *weightStore) prepare(ctx context.Context, p *pipelines.Program, made *p
 					return err
 				}
 				delete(w.device, id)
-				w.matched[p.Component+"/"+q.Name].Release()
+				w.tensor(p.Component, q.Name).Release()
 			}
 		}
 		return nil
@@ -503,9 +510,9 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 			size += roundUp(graph.ByteSize(moves[i].result()), backends.Alignment)
 		}
 	}
-	a, err := newArena(size)
+	a, err := newArena(component, size)
 	if err != nil {
-		return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, FormatBytes(size), err))
+		return err
 	}
 	defer a.drop()
 	for i, r := range s.Results {
@@ -516,33 +523,35 @@ func (w *weightStore) move(ctx context.Context, component string, moves []move, 
 			continue
 		}
 		mv := &moves[i]
-		shape := mv.result()
-		dst := a.take(graph.ByteSize(shape))
 		var tensors []checkpoint.Tensor
 		for _, arg := range mv.args() {
-			tensors = append(tensors, w.matched[component+"/"+stored[arg].Name])
+			tensors = append(tensors, w.tensor(component, stored[arg].Name))
 		}
-		if err := w.fill(component, tensors, dst, shape.DType, mv, func(n int) []byte { return make([]byte, n) }); err != nil {
+		mem, err := w.moved(component, tensors, mv, a, func(n int) []byte { return make([]byte, n) })
+		if err != nil {
 			return err
 		}
-		w.e.stats.bytes("weights", graph.ByteSize(shape))
-		if err := w.place(ids[r], dst, shape, a); err != nil {
+		if err := w.place(ids[r], mem, mv.result(), a); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fill makes a moved weight of its tensors, one behind another.
-func (w *weightStore) fill(component string, tensors []checkpoint.Tensor, dst []byte, dtype graph.DType, mv *move, space func(int) []byte) error {
+// moved makes a moved weight of its tensors, one behind another, and returns its memory in the arena. space gives it memory to work in.
+func (w *weightStore) moved(component string, tensors []checkpoint.Tensor, mv *move, a *arena, space func(int) []byte) ([]byte, error) {
+	shape := mv.result()
+	mem := a.take(graph.ByteSize(shape))
+	rest := mem
 	for _, t := range tensors {
-		size := t.Len() * dtype.Size()
-		if err := w.permute(component, t, dst[:size:size], dtype, mv, space); err != nil {
-			return err
+		size := t.Len() * shape.DType.Size()
+		if err := w.permute(component, t, rest[:size:size], shape.DType, mv, space); err != nil {
+			return nil, err
 		}
-		dst = dst[size:]
+		rest = rest[size:]
 	}
-	return nil
+	w.e.stats.bytes("weights", int64(len(mem)))
+	return mem, nil
 }
 
 // permute is read with the elements in the order of the move. space gives it memory to work in.
@@ -659,16 +668,20 @@ type arena struct {
 	free func([]byte)
 }
 
-// newArena returns memory for n bytes. The caller owns one reference.
-func newArena(n int64) (*arena, error) {
+// newArena returns memory for n bytes of a component's weights. The caller owns one reference.
+func newArena(component string, n int64) (*arena, error) {
 	if n == 0 {
 		return &arena{refs: 1, free: func([]byte) {}}, nil
 	}
 	mem, free, err := allocate(n)
 	if err != nil {
-		return nil, err
+		return nil, noMemory(component, n, err)
 	}
 	return &arena{mem: mem, refs: 1, free: free}, nil
+}
+
+func noMemory(component string, n int64, err error) error {
+	return asUser(fmt.Errorf("%s: no memory for %s of weights: %w", component, FormatBytes(n), err))
 }
 
 // take returns the next n bytes, aligned.
