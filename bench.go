@@ -476,11 +476,7 @@ func (b *bench) prepare(ctx context.Context, cfg Config, dtype string, s Sizes) 
 			continue // another size of the request, the same program
 		}
 		c.inputs = filepath.Join(b.dir, fmt.Sprintf("inputs%d.safetensors", len(b.report.Cases)))
-		var items []checkpoint.Item
-		for name, t := range inputs[q.ID()] {
-			items = append(items, checkpoint.Item{Key: name, DType: t.Shape.DType, Shape: t.Shape.Dimensions, Data: t.Data})
-		}
-		if err := checkpoint.WriteFile(c.inputs, items, nil); err != nil {
+		if err := checkpoint.WriteFile(c.inputs, tensorItems(inputs[q.ID()]), nil); err != nil {
 			return userErrorf("bench: inputs can't be written: %w", err)
 		}
 		for i := range b.variants {

@@ -159,11 +159,7 @@ func (t *benchTask) run(ctx context.Context) (answer *benchAnswer, err error) {
 	}
 	s := p.Stats()
 	r.PeakRSS, r.Phases, r.ExecutableBytes, r.Weights, r.Compiles = s.PeakRSS, s.Seconds, s.Bytes["executables"], s.Bytes["weights"], s.Counts["compile"]
-	var items []checkpoint.Item
-	for name, v := range results {
-		items = append(items, checkpoint.Item{Key: name, DType: v.Shape.DType, Shape: v.Shape.Dimensions, Data: v.Data})
-	}
-	return answer, checkpoint.WriteFile(t.Output, items, nil)
+	return answer, checkpoint.WriteFile(t.Output, tensorItems(results), nil)
 }
 
 // describeBackend says what a program ran on.

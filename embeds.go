@@ -95,12 +95,17 @@ func (p *Pipeline) ReadLatents(spec string) (*HostTensor, []Params, error) {
 func WriteTensors(w io.Writer, all map[string]HostTensor) error { return writeTensors(w, all, nil) }
 
 func writeTensors(w io.Writer, all map[string]HostTensor, meta map[string]string) error {
+	return checkpoint.Write(w, tensorItems(all), meta)
+}
+
+// tensorItems are tensors as a safetensors file has them.
+func tensorItems(all map[string]HostTensor) []checkpoint.Item {
 	var items []checkpoint.Item
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		t := all[name]
 		items = append(items, checkpoint.Item{Key: name, DType: t.Shape.DType, Shape: t.Shape.Dimensions, Data: t.Data})
 	}
-	return checkpoint.Write(w, items, meta)
+	return items
 }
 
 // ReadTensors reads all tensors of a safetensors file by name, each in the dtype that it is stored in.
