@@ -39,12 +39,8 @@ func setupBench(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error
 	fs.StringSliceVar(&o.Variants, "variants", nil, "variants to measure, see above (default: eager,inline,split, under --offload block without inline; of an artifact what it holds)")
 	fs.StringVar(&o.Baseline, "baseline", "", "`VARIANT` that the others are compared with (default: inline, else the first)")
 	fs.StringSliceVar(&o.Components, "components", nil, "components or programs to measure, such as transformer,vae.decoder,text_encoder (default: the denoiser)")
-	shapes := fs.StringArray("shape", nil, "`HEIGHTxWIDTH` in pixels; several times for several sizes (default: the model's)")
-	height := fs.Int("height", 0, "height in pixels, in place of --shape")
-	width := fs.Int("width", 0, "width in pixels, in place of --shape")
-	frames := fs.Int("num-frames", 0, "frames of a video (default: Wan 81)")
+	sizes := sizeFlags(fs)
 	batch := fs.Int("batch-size", 1, "pictures in a batch")
-	length := fs.Int("max-sequence-length", 0, "text tokens, where a pipeline has a choice (default: its own, such as FLUX.1 512)")
 	dtypes := fs.StringArray("dtype", nil, "`DTYPE` to compute in: float32 (default), bfloat16, float16, with COMPONENT=DTYPE behind it for one that differs; several times for several")
 	fs.IntVar(&o.Steps, "steps", 5, "steps to measure in each warm process")
 	fs.IntVar(&o.EagerSteps, "eager-steps", 0, "the same where eager runs (default: 2, or --steps where that is less)")
@@ -81,29 +77,16 @@ func setupBench(c *cli, fs *pflag.FlagSet) func(context.Context, []string) error
 		if err := atLeastOne(fs, "steps", "eager-steps", "rounds", "batch-size", "height", "width", "max-sequence-length", "num-frames", "threads"); err != nil {
 			return err
 		}
-		for _, s := range *shapes {
-			size, err := parseShape(s)
-			if err != nil {
-				return err
-			}
-			o.Shapes = append(o.Shapes, size)
-		}
-		if *height != 0 || *width != 0 {
-			if len(o.Shapes) > 0 {
-				return userError("shape: give either --shape or --height and --width")
-			}
-			o.Shapes = append(o.Shapes, precast.Sizes{Height: *height, Width: *width})
-		}
-		if len(o.Shapes) == 0 {
-			o.Shapes = []precast.Sizes{{}}
+		var err error
+		if o.Shapes, err = sizes(); err != nil {
+			return err
 		}
 		for i := range o.Shapes {
-			o.Shapes[i].Batch, o.Shapes[i].Frames, o.Shapes[i].MaxSequenceLength = *batch, *frames, *length
+			o.Shapes[i].Batch = *batch
 		}
 		o.DTypes = *dtypes
 		var then *precast.BenchReport
 		if *compare != "" {
-			var err error
 			if then, err = precast.ReadBench(*compare); err != nil {
 				return err
 			}

@@ -30,13 +30,9 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	var o precast.CompileOptions
 	fs.StringVarP(&o.Output, "output", "o", "", "artifact `FILE` to write, usually NAME.precast")
 	target := fs.String("target", "cpu", "what to compile for: cpu, the only one yet")
-	shapes := fs.StringArray("shape", nil, "`HEIGHTxWIDTH` in pixels; several times for several sizes in one artifact")
-	height := fs.Int("height", 0, "height in pixels, in place of --shape")
-	width := fs.Int("width", 0, "width in pixels, in place of --shape")
-	frames := fs.Int("num-frames", 0, "frames of a video (default: Wan 81)")
+	sizes := sizeFlags(fs)
 	batch := fs.Int("batch-size", 1, "prompts in a batch")
 	images := fs.Int("num-images-per-prompt", 1, "pictures of each prompt")
-	length := fs.Int("max-sequence-length", 0, "text tokens, where a pipeline has a choice (default: its own, such as FLUX.1 512)")
 	guidance := fs.Float64("guidance-scale", 0, "guidance scale that the run will have; another compiles nothing")
 	trueCFG := fs.Float64("true-cfg-scale", 1, "FLUX.1: above 1, compile for classifier-free guidance")
 	rescale := fs.Float64("guidance-rescale", 0, "Stable Diffusion and SDXL: above 0, compile for rescaled guidance")
@@ -70,27 +66,14 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 		if err := atLeastOne(fs, "batch-size", "num-images-per-prompt", "height", "width", "max-sequence-length", "num-inference-steps", "num-frames"); err != nil {
 			return err
 		}
-		for _, s := range *shapes {
-			size, err := parseShape(s)
-			if err != nil {
-				return err
-			}
-			o.Shapes = append(o.Shapes, size)
-		}
-		if *height != 0 || *width != 0 {
-			if len(o.Shapes) > 0 {
-				return userError("shape: give either --shape or --height and --width")
-			}
-			o.Shapes = append(o.Shapes, precast.Sizes{Height: *height, Width: *width})
-		}
-		if len(o.Shapes) == 0 {
-			o.Shapes = []precast.Sizes{{}}
+		if o.Shapes, err = sizes(); err != nil {
+			return err
 		}
 		if *batch > math.MaxInt / *images {
 			return userError("batch-size: found %d, and %d times num-images-per-prompt, wanted fewer pictures", *batch, *images)
 		}
 		for i := range o.Shapes {
-			o.Shapes[i].Batch, o.Shapes[i].Frames, o.Shapes[i].MaxSequenceLength = *batch**images, *frames, *length
+			o.Shapes[i].Batch = *batch * *images
 		}
 		o.Request.NumInferenceSteps, o.Request.ClipSkip, o.Request.GuidanceRescale = *steps, *clipSkip, *rescale
 		if fs.Changed("guidance-scale") {

@@ -74,6 +74,36 @@ func atLeastOne(fs *pflag.FlagSet, names ...string) error {
 	return nil
 }
 
+// sizeFlags declares the flags for the sizes that a command prepares programs for. What it returns reads them, once they are parsed: at least one size,
+// its batch left to the command.
+func sizeFlags(fs *pflag.FlagSet) func() ([]precast.Sizes, error) {
+	shapes := fs.StringArray("shape", nil, "`HEIGHTxWIDTH` in pixels; several times for several sizes (default: the model's)")
+	height := fs.Int("height", 0, "height in pixels, in place of --shape")
+	width := fs.Int("width", 0, "width in pixels, in place of --shape")
+	frames := fs.Int("num-frames", 0, "frames of a video (default: Wan 81)")
+	length := fs.Int("max-sequence-length", 0, "text tokens, where a pipeline has a choice (default: its own, such as FLUX.1 512)")
+	return func() ([]precast.Sizes, error) {
+		var list []precast.Sizes
+		for _, s := range *shapes {
+			size, err := parseShape(s)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, size)
+		}
+		switch {
+		case len(list) == 0:
+			list = []precast.Sizes{{Height: *height, Width: *width}}
+		case *height != 0 || *width != 0:
+			return nil, userError("shape: give either --shape or --height and --width")
+		}
+		for i := range list {
+			list[i].Frames, list[i].MaxSequenceLength = *frames, *length
+		}
+		return list, nil
+	}
+}
+
 // parseShape reads HEIGHTxWIDTH.
 func parseShape(s string) (precast.Sizes, error) {
 	h, w, ok := strings.Cut(strings.ToLower(s), "x")
