@@ -4,10 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -60,20 +57,8 @@ func TestOffloadPeak(t *testing.T) {
 	cacheDir := t.TempDir()
 	child := func(offload string) offloadReport {
 		t.Helper()
-		self, err := os.Executable()
-		must(t, err)
-		cmd := exec.Command(self, "-test.run=^TestOffloadPeak$")
-		cmd.Env = append(os.Environ(), offloadChildVariable+"="+strings.Join([]string{model, cacheDir, offload}, "|"))
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-		_, line, ok := strings.Cut(string(out), "OFFLOAD ")
-		line, _, _ = strings.Cut(line, "\n")
 		var r offloadReport
-		if err := json.Unmarshal([]byte(line), &r); !ok || err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+		measuredChild(t, "TestOffloadPeak", offloadChildVariable, []string{model, cacheDir, offload}, &r)
 		return r
 	}
 	child("none") // compiles for all
@@ -155,10 +140,8 @@ func measureOffload(t *testing.T, args []string) {
 	}
 	slices.Sort(times)
 	s := p.Stats()
-	data, err := json.Marshal(offloadReport{
+	printMeasured(t, offloadReport{
 		Peak: s.PeakRSS, Step: times[len(times)/2], Latents: hex.EncodeToString(latents.Sum(nil)), Compiles: s.Counts["compile"],
 		Streamed: s.Streamed, Bytes: s.Bytes, Seconds: s.Seconds,
 	})
-	must(t, err)
-	fmt.Printf("OFFLOAD %s\n", data)
 }

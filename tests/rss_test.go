@@ -60,22 +60,8 @@ func TestPeakRSS(t *testing.T) {
 	loras := rssLoRA(t, model)
 	for _, c := range [][]string{{"compiled", model, cacheDir}, {"from the cache", model, cacheDir}, {"with a LoRA", model, cacheDir, loras}} {
 		t.Run(c[0], func(t *testing.T) {
-			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
-			cmd := exec.Command(self, "-test.run=^TestPeakRSS$")
-			cmd.Env = append(os.Environ(), rssChildVariable+"="+strings.Join(c[1:], "|"))
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			_, line, ok := strings.Cut(string(out), "RSS ")
-			line, _, _ = strings.Cut(line, "\n")
 			var r rssReport
-			if err := json.Unmarshal([]byte(line), &r); !ok || err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+			measuredChild(t, "TestPeakRSS", rssChildVariable, c[1:], &r)
 			t.Logf("weights %d, peak %d: %.3f; %v", r.Weights, r.Peak, float64(r.Peak)/float64(r.Weights), r.Bytes)
 			if r.Weights < 1e9 {
 				t.Errorf("the weights are only %d bytes", r.Weights)
@@ -103,12 +89,36 @@ func measureRSS(t *testing.T, args []string) {
 		t.Fatal(err)
 	}
 	s := p.Stats()
-	r := rssReport{Weights: s.Bytes["weights"], Peak: s.PeakRSS, Bytes: s.Bytes}
-	data, err := json.Marshal(r)
+	printMeasured(t, rssReport{Weights: s.Bytes["weights"], Peak: s.PeakRSS, Bytes: s.Bytes})
+}
+
+// measuredMark is in front of what a child of measuredChild prints.
+const measuredMark = "MEASURED "
+
+// measuredChild runs a test in a process of its own, which finds args in the environment's variable and prints a report with printMeasured.
+func measuredChild(t *testing.T, test, variable string, args []string, report any) {
+	t.Helper()
+	self, err := os.Executable()
+	must(t, err)
+	cmd := exec.Command(self, "-test.run=^"+test+"$")
+	cmd.Env = append(os.Environ(), variable+"="+strings.Join(args, "|"))
+	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s", err, out)
 	}
-	fmt.Printf("RSS %s\n", data)
+	_, line, ok := strings.Cut(string(out), measuredMark)
+	line, _, _ = strings.Cut(line, "\n")
+	if err := json.Unmarshal([]byte(line), report); !ok || err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// printMeasured is the child's side of measuredChild.
+func printMeasured(t *testing.T, report any) {
+	t.Helper()
+	data, err := json.Marshal(report)
+	must(t, err)
+	fmt.Printf("%s%s\n", measuredMark, data)
 }
 
 // bigFlux is the tiny FLUX.1-dev with a large transformer in bfloat16, in shards: its heads are of 128, its blocks double and single.

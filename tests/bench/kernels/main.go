@@ -20,13 +20,13 @@ import (
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
-	"golang.org/x/sys/unix"
 
 	"precast/backends"
 	"precast/backends/pjrt"
 	"precast/backends/plugin"
 	"precast/graph"
 	"precast/lower"
+	"precast/tests/bench/measure"
 )
 
 func main() {
@@ -69,7 +69,7 @@ func run() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", spec, err)
 		}
-		if err := measure(client, spec, m, *runs); err != nil {
+		if err := timeKernel(client, spec, m, *runs); err != nil {
 			return fmt.Errorf("%s: %w", spec, err)
 		}
 	}
@@ -171,8 +171,8 @@ func conv(b *graph.Builder, input func(dims ...int) *graph.Value, sizes, layout 
 	return node(b, graph.OpConv, attrs, operands)
 }
 
-// measure prints the wall times of a run and the processor time of the process meanwhile.
-func measure(client backends.Client, spec string, m *graph.Module, runs int) error {
+// timeKernel prints the wall times of a run and the processor time of the process meanwhile.
+func timeKernel(client backends.Client, spec string, m *graph.Module, runs int) error {
 	ctx := context.Background()
 	p, err := lower.Lower(m)
 	if err != nil {
@@ -201,33 +201,23 @@ func measure(client backends.Client, spec string, m *graph.Module, runs int) err
 		}
 		args = append(args, a)
 	}
-	var wall, used []time.Duration
+	ms := func(d time.Duration) float64 { return d.Seconds() * 1000 }
+	var wall, used []float64 // milliseconds
 	for i := range runs + 2 {
-		begin, before := time.Now(), processorTime()
+		begin, before := time.Now(), measure.CPUTime()
 		out, err := exe.Execute(ctx, args, backends.ExecuteOptions{})
 		if err != nil {
 			return err
 		}
 		err = out[0].Await(ctx)
 		if i >= 2 {
-			wall, used = append(wall, time.Since(begin)), append(used, processorTime()-before)
+			wall, used = append(wall, ms(time.Since(begin))), append(used, ms(measure.CPUTime()-before))
 		}
 		out[0].Delete()
 		if err != nil {
 			return err
 		}
 	}
-	slices.Sort(wall)
-	slices.Sort(used)
-	ms := func(d time.Duration) float64 { return d.Seconds() * 1000 }
-	fmt.Printf("%-36s best %8.2f ms, median %8.2f ms, processor %8.2f ms\n", spec, ms(wall[0]), ms(wall[len(wall)/2]), ms(used[len(used)/2]))
+	fmt.Printf("%-36s best %8.2f ms, median %8.2f ms, processor %8.2f ms\n", spec, slices.Min(wall), measure.Median(wall), measure.Median(used))
 	return nil
-}
-
-func processorTime() time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
