@@ -110,44 +110,68 @@ func run() error {
 	r.Command = strings.Join(append([]string{"passes"}, withoutPlaces(os.Args[1:], dir)...), " ")
 	var programs []*precast.Program
 	for _, v := range list {
-		begin := time.Now()
-		p, q, err := open(ctx, w, dir, v, *cache)
+		p, q, m, err := ready(ctx, w, dir, v, *cache)
 		if err != nil {
 			return err
 		}
 		defer p.Close()
-		if err := q.Prepare(ctx); err != nil {
-			return err
-		}
-		m := measured{Variant: v}
-		for phase, s := range p.Stats().Seconds {
-			if slices.Contains([]string{"trace", "passes", "lower", "compile"}, phase) {
-				m.Compile += s
-			}
-		}
-		fmt.Fprintf(os.Stderr, "passes: %s is ready after %.2f s\n", v, time.Since(begin).Seconds())
 		r.Variants, programs = append(r.Variants, m), append(programs, q)
 	}
+	if err := r.timeSteps(ctx, programs, *steps); err != nil {
+		return err
+	}
+	if err := r.timeStartUps(ctx, dir, *cache, *startUps); err != nil {
+		return err
+	}
+	fmt.Print(r.table())
+	if *out != "" {
+		return write(*out, r)
+	}
+	return nil
+}
+
+// ready opens the model for a variant and makes its program ready: m has what that took. The caller closes the pipeline.
+func ready(ctx context.Context, w work, dir, variant, cache string) (p *precast.Pipeline, q *precast.Program, m measured, err error) {
+	begin := time.Now()
+	if p, q, err = open(ctx, w, dir, variant, cache); err != nil {
+		return nil, nil, m, err
+	}
+	if err := q.Prepare(ctx); err != nil {
+		p.Close()
+		return nil, nil, m, err
+	}
+	m.Variant = variant
+	for phase, s := range p.Stats().Seconds {
+		if slices.Contains([]string{"trace", "passes", "lower", "compile"}, phase) {
+			m.Compile += s
+		}
+	}
+	fmt.Fprintf(os.Stderr, "passes: %s is ready after %.2f s\n", variant, time.Since(begin).Seconds())
+	return p, q, m, nil
+}
+
+// timeSteps runs the variants' programs in turns, n times after a first, whose results are compared.
+func (r *result) timeSteps(ctx context.Context, programs []*precast.Program, n int) error {
 	in, err := inputs(programs[0])
 	if err != nil {
 		return err
 	}
 	var first map[string][]float32
-	for i := range *steps + 1 {
-		for k, q := range programs {
+	for i := range n + 1 {
+		for k := range programs {
 			// The order turns, so that none always follows the same one.
 			if i%2 == 1 {
 				k = len(programs) - 1 - k
-				q = programs[k]
 			}
+			m := &r.Variants[k]
 			begin, used := time.Now(), measure.CPUTime()
-			got, err := q.Run(ctx, in)
+			got, err := programs[k].Run(ctx, in)
 			if err != nil {
 				return err
 			}
 			if i > 0 {
-				r.Variants[k].Steps = append(r.Variants[k].Steps, time.Since(begin).Seconds())
-				r.Variants[k].CPU = append(r.Variants[k].CPU, (measure.CPUTime() - used).Seconds())
+				m.Steps = append(m.Steps, time.Since(begin).Seconds())
+				m.CPU = append(m.CPU, (measure.CPUTime() - used).Seconds())
 				continue
 			}
 			values, err := floats(got)
@@ -157,30 +181,31 @@ func run() error {
 			if k == 0 {
 				first = values
 			}
-			if r.Variants[k].Difference, err = difference(values, first); err != nil {
-				return fmt.Errorf("%s: %w", list[k], err)
+			if m.Difference, err = difference(values, first); err != nil {
+				return fmt.Errorf("%s: %w", m.Variant, err)
 			}
 		}
 	}
-	for range *startUps {
-		for k, v := range list {
-			cmd := exec.CommandContext(ctx, os.Args[0], append(slices.Clone(os.Args[1:len(os.Args)-1]), "--cache="+*cache, "--child="+v, dir)...)
+	return nil
+}
+
+// timeStartUps starts this program anew for every variant, n times in turns, on the cache that the steps have filled.
+func (r *result) timeStartUps(ctx context.Context, dir, cache string, n int) error {
+	for range n {
+		for k := range r.Variants {
+			m := &r.Variants[k]
+			cmd := exec.CommandContext(ctx, os.Args[0], append(slices.Clone(os.Args[1:len(os.Args)-1]), "--cache="+cache, "--child="+m.Variant, dir)...)
 			cmd.Stderr = os.Stderr
 			line, err := cmd.Output()
 			if err != nil {
-				return fmt.Errorf("start-up of %s: %w", v, err)
+				return fmt.Errorf("start-up of %s: %w", m.Variant, err)
 			}
 			var one measured
 			if err := json.Unmarshal(line, &one); err != nil {
-				return fmt.Errorf("start-up of %s: %w", v, err)
+				return fmt.Errorf("start-up of %s: %w", m.Variant, err)
 			}
-			m := &r.Variants[k]
 			m.StartUps, m.StartUpCPU, m.StartUpRSS = append(m.StartUps, one.StartUps...), append(m.StartUpCPU, one.StartUpCPU...), append(m.StartUpRSS, one.StartUpRSS...)
 		}
-	}
-	fmt.Print(r.table())
-	if *out != "" {
-		return write(*out, r)
 	}
 	return nil
 }
