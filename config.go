@@ -33,6 +33,9 @@ type Config struct {
 	// blocks are many, else call). With
 	// call, scan and split at least one component must have repeated blocks; those that have none are compiled inline.
 	Regions string
+	// Attention says whether attention is computed in chunks, so that its scores are never all in memory: "auto" (empty: where they take more than is
+	// good for the target, passes.AttentionFor), "whole", or "chunked:QUERIES[xKEYS]".
+	Attention string
 	// Components are those that the caller chose by name, if any: regions other than inline and auto are an error where one of them has no repeated
 	// blocks.
 	Components []string
@@ -200,6 +203,9 @@ func (c *Config) check() (pipelines.Options, error) {
 	}
 	if c.MaxPrograms < 0 {
 		return dtype, userErrorf("max-programs: found %d, wanted 0 (%d) or more", c.MaxPrograms, defaultMaxPrograms)
+	}
+	if _, err := passes.ParseAttention(c.Attention, passes.Target{}); err != nil {
+		return dtype, &UserError{Err: err}
 	}
 	if err := passes.CheckNames(c.EnabledPasses, c.DisabledPasses); err != nil {
 		return dtype, &UserError{Err: err}

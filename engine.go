@@ -37,6 +37,8 @@ type backend struct {
 	name   string // the plugin's name, or "go"
 	// identity are the fields that an executable depends on: every one of them must be equal where it is loaded.
 	identity []cache.Field
+	// fusedAttention is passes.Target's.
+	fusedAttention bool
 }
 
 // openBackend opens what the configuration asks for.
@@ -86,7 +88,11 @@ func openPlugin(p *plugin.Installed) (*backend, error) {
 	if err != nil {
 		return nil, asUser(err)
 	}
-	return newBackend(client, p.Name, p.SHA256), nil
+	b := newBackend(client, p.Name, p.SHA256)
+	// XLA's CPU compiler has made one kernel of attention since some version between those of PJRT 0.106 and 0.115, the plugins that were tried.
+	_, minor := lib.APIVersion()
+	b.fusedAttention = client.Platform() == "cpu" && minor >= 115
+	return b, nil
 }
 
 func newBackend(client backends.Client, name, hash string) *backend {
@@ -345,14 +351,20 @@ func lightParts(p *passes.Plan) []bool {
 func (e *engine) pipeline(p *pipelines.Program, after func(int, string, *graph.Module, time.Duration) error) *passes.Pipeline {
 	o := passes.DefaultOptions()
 	o.Outline, o.Scan = e.cfg.Regions != "inline", e.cfg.Regions == "scan"
-	return &passes.Pipeline{Options: o, Target: e.target(p), Enabled: e.cfg.EnabledPasses, Disabled: e.disabledPasses(p), Check: e.cfg.CheckPasses, After: after}
+	target := e.target(p)
+	attention, err := passes.ParseAttention(e.cfg.Attention, target)
+	if err != nil {
+		panic("BUG: " + err.Error()) // Config.check reads it before
+	}
+	o.Attention = attention
+	return &passes.Pipeline{Options: o, Target: target, Enabled: e.cfg.EnabledPasses, Disabled: e.disabledPasses(p), Check: e.cfg.CheckPasses, After: after}
 }
 
 // target is what the defaults of passes go by. Where no backend is open, as for a graph that is only looked at, it is the CPU.
 func (e *engine) target(p *pipelines.Program) passes.Target {
 	t := passes.Target{Platform: "cpu", DType: e.dtype}
 	if e.backend != nil && e.backend.name != "go" {
-		t.Platform = e.backend.client.Platform()
+		t.Platform, t.FusedAttention = e.backend.client.Platform(), e.backend.fusedAttention
 	}
 	if p.Component != "" {
 		t.DType = e.dtypeFor(p.Component)

@@ -48,6 +48,9 @@ func readCase(t *testing.T, path string) (a *txtar.Archive, before, after string
 			o.MinBlock = number
 		case ok && err == nil && key == "max-constant":
 			o.MaxConstant = number
+		case ok && err == nil && key == "attention":
+			o.Attention.Queries = number
+		case ok && key == "attention" && value == "off":
 		case ok && key == "outline" && value == "off":
 			o.Outline = false
 		case ok && key == "scan" && value == "on":

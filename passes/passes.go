@@ -33,6 +33,8 @@ type Target struct {
 	Platform string
 	// DType is what the program's network computes in.
 	DType graph.DType
+	// FusedAttention says that the compiler computes attention without holding its scores.
+	FusedAttention bool
 }
 
 // Rule says whether a pass pays on a target.
@@ -56,6 +58,8 @@ type Options struct {
 	Scan bool
 	// MinBlock is the least number of nodes of a repeated block.
 	MinBlock int
+	// Attention says how attention is computed; the zero value leaves it whole.
+	Attention Attention
 }
 
 // DefaultOptions are what the driver uses.
@@ -72,6 +76,7 @@ var List = []Pass{
 	{"double-rows", "computes a product of one row with a bfloat16 weight as that of two equal rows: XLA on the CPU widens the weight for a single one", onCPUInBFloat16, doubleRows},
 	{"outline-repeated-blocks", "turns regions that are equal up to their weights into one private function each", always, outline},
 	{"scan-repeated-calls", "turns a run of calls of one outlined function into a loop over their stacked weights", always, scan},
+	{"chunk-attention", "cuts attention into chunks of queries, and of keys where that is not enough, so that all scores are never in memory together", always, chunkAttention},
 	{"late-dce", "removes what hoisting and outlining left unused", always, dce},
 }
 
@@ -91,6 +96,9 @@ var Order = []struct{ Before, After, Why string }{
 	{"hoist-weights", "outline-repeated-blocks", "what only one of the blocks computes from weights would make it differ from the others"},
 	{"outline-repeated-blocks", "scan-repeated-calls", "the calls are made there"},
 	{"scan-repeated-calls", "late-dce", "what only the calls in a loop read is unused"},
+	{"fold-constants", "chunk-attention", "a softmax has one form"},
+	{"outline-repeated-blocks", "chunk-attention", "blocks are compared while they are small, and each class is rewritten once; the chunks of one attention repeat, too, and are no blocks"},
+	{"chunk-attention", "late-dce", "the whole attention is unused"},
 	{"outline-repeated-blocks", "late-dce", "outlining leaves the instances' nodes behind"},
 }
 
@@ -161,7 +169,8 @@ func (p *Pipeline) Passes() []string {
 
 // Key describes the pipeline for a cache key: the passes that run, in order, and the options.
 func (p *Pipeline) Key() string {
-	return fmt.Sprintf("%s max-constant=%d outline=%v scan=%v min-block=%d", strings.Join(p.Passes(), ","), p.Options.MaxConstant, p.Options.Outline, p.Options.Scan, p.Options.MinBlock)
+	return fmt.Sprintf("%s max-constant=%d outline=%v scan=%v min-block=%d attention=%s", strings.Join(p.Passes(), ","), p.Options.MaxConstant, p.Options.Outline, p.Options.Scan, p.Options.MinBlock,
+		p.Options.Attention)
 }
 
 // CheckNames refuses a name that is not a pass, and one that both lists have.

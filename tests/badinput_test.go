@@ -537,6 +537,7 @@ var argumentFaults = []badRow{
 	{name: "backend unknown", args: []string{"--backend", "gpu"}, want: []string{`backend: found "gpu"`, "pjrt", "go"}},
 	{name: "threads negative", args: []string{"--threads=-2"}, want: []string{"threads: found -2"}},
 	{name: "pass unknown", args: []string{"--disable-pass", "magic"}, want: []string{`"magic"`, "canonicalize"}},
+	{name: "attention in chunks of nothing", args: []string{"--attention", "chunked:0"}, want: []string{`attention: found "chunked:0"`, "chunked:QUERIES[xKEYS]"}},
 	{name: "enabled pass unknown", args: []string{"--enable-pass", "magic"}, want: []string{`"magic"`, "canonicalize"}},
 	{name: "pass in both lists", args: []string{"--enable-pass", "dce,cse", "--disable-pass", "cse"}, want: []string{`"cse" is both enabled and disabled`}},
 	{name: "flag unknown", args: []string{"--cfg", "3"}, want: []string{"--cfg", "precast help run"}},

@@ -58,6 +58,7 @@ func setupInspect(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	fs.IntVar(&o.Sizes.MaxSequenceLength, "max-sequence-length", 0, "text tokens, where a pipeline has a choice (default: its own, such as FLUX.1 512)")
 	fs.StringVar(&o.Config.DType, "dtype", "", "dtype that the networks compute in: float32 (default), bfloat16, float16")
 	fs.StringVar(&o.Config.Regions, "regions", "", "inline (default); call, split and auto outline repeated blocks, scan makes loops of them")
+	fs.StringVar(&o.Config.Attention, "attention", "", "auto (default), whole, or `chunked:QUERIES[xKEYS]`, as for run")
 	fs.StringVar(&o.Config.Scheduler, "scheduler", "", "scheduler in place of the checkpoint's: `CLASS[,KEY=VALUE...]`")
 	fs.StringVar(&o.Config.Variant, "variant", "", "weight files to look at, such as fp16 for *.fp16.safetensors")
 	fs.StringVar(&o.Config.Revision, "revision", "", "branch, tag or commit of a model named ORG/NAME (default main)")

@@ -20,6 +20,7 @@ import (
 func engineFlags(fs *pflag.FlagSet, cfg *precast.Config) {
 	fs.StringVar(&cfg.DType, "dtype", "", "dtype that the networks compute in: float32 (default), bfloat16, float16; components that differ behind it, as in bfloat16,vae=float32")
 	fs.StringVar(&cfg.Regions, "regions", "", "inline: one program a component (default); call: one with a function for each class of repeated blocks; scan: one with a loop for blocks that follow one another; split: a program for each class; auto: split where the blocks are many, else call. It is an error if nothing repeats (call, scan, split), or a component of --components does not")
+	fs.StringVar(&cfg.Attention, "attention", "", "auto (default): in chunks where the scores take more memory than is good for the target; whole; `chunked:QUERIES[xKEYS]`: chunks of so many queries, and of so many keys with a running softmax")
 	fs.StringVar(&cfg.Mode, "mode", "", "compiled (default); eager: each operation is dispatched alone, for debugging; components that differ behind it, as in compiled,unet=eager")
 	fs.StringVar(&cfg.Offload, "offload", "", "none (default); model: the weights of one component at a time are on the device, and leave it when its work is done; block: of a component that repeats, those of one block, and of the next on its way (implies --regions split)")
 	fs.StringVar(&cfg.TextEncoderDevice, "text-encoder-device", "", "cpu: text encoders run on the CPU, whatever the rest runs on")

@@ -16,6 +16,8 @@ type AttentionConfig struct {
 	// Mask, where not nil, has four axes and each is that of [B, H, Lq, Lk] or 1. A mask of floats is added to the scores; in one of
 	// booleans true marks the keys that a query sees, and a query that sees none gives 0 (as torch's scaled_dot_product_attention does).
 	Mask *ml.Node
+	// Whole leaves long sequences whole, for the passes to cut.
+	Whole bool
 }
 
 // Long sequences are cut into chunks of queries, each with a softmax of its own over all keys: the score matrix of 4096 tokens
@@ -37,7 +39,7 @@ func Attention(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
 		cfg.Scale = 1 / math.Sqrt(float64(q.Shape().Dim(3)))
 	}
 	length := q.Shape().Dim(1)
-	if length < longQueries || k.Shape().Dim(1) < longKeys {
+	if cfg.Whole || length < longQueries || k.Shape().Dim(1) < longKeys {
 		return attend(q, k, v, cfg)
 	}
 	var chunks []*ml.Node
