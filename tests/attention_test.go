@@ -1,11 +1,21 @@
 package tests
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	ml "github.com/gomlx/gomlx/core/graph"
+
 	"precast"
+	"precast/backends"
+	"precast/graph/nn"
+	"precast/graph/trace"
+	"precast/lower"
+	"precast/passes"
 )
 
 // TestGoldensChunked: with attention in chunks of a few queries and keys the pictures are those of diffusers all the same, whole and by regions, with masks
@@ -50,5 +60,40 @@ func TestAttentionOption(t *testing.T) {
 	}
 	if _, err := precast.Inspect("testdata/tiny/sd15/model", precast.InspectOptions{Component: "unet", Config: precast.Config{Attention: "chunked:x"}}); err == nil || !strings.Contains(err.Error(), "chunked:QUERIES") {
 		t.Errorf("chunked:x: found %v, wanted an error", err)
+	}
+}
+
+// TestChunkedTemporaries: by the compiler's own statistics attention in chunks takes less memory than whole, and in smaller chunks less still. The scores of the
+// whole are 16 MiB.
+func TestChunkedTemporaries(t *testing.T) {
+	client := costClient(t)
+	temporaries := func(form string) int64 {
+		target := passes.Target{Platform: "cpu", DType: dtypes.Float32}
+		how, err := passes.ParseAttention(form, target)
+		must(t, err)
+		x := shapes.Make(dtypes.Float32, 1, 1024, 4, 32)
+		m, err := trace.Function("attention", func(g *ml.Graph, in []*ml.Node) []*ml.Node {
+			return []*ml.Node{nn.Attention(in[0], in[1], in[2], nn.AttentionConfig{})}
+		}, x, x, x)
+		must(t, err)
+		o := passes.DefaultOptions()
+		o.Attention = how
+		must(t, (&passes.Pipeline{Options: o, Target: target, Check: true}).Run(m))
+		program, err := lower.Lower(passes.Whole(m).Programs[0])
+		must(t, err)
+		exe, err := client.Compile(context.Background(), program, backends.CompileOptions{})
+		must(t, err)
+		defer exe.Close()
+		memory, err := exe.MemoryStats()
+		must(t, err)
+		t.Logf("%s: %d bytes of temporaries", form, memory.Temporaries)
+		return memory.Temporaries
+	}
+	whole, queries, both := temporaries("whole"), temporaries("chunked:256"), temporaries("chunked:128x128")
+	if whole < 16<<20 {
+		t.Errorf("whole: found %d bytes of temporaries, wanted at least the scores' %d", whole, 16<<20)
+	}
+	if queries > whole/2 || both > queries/2 {
+		t.Errorf("found temporaries of %d bytes whole, %d in chunks of 256 queries, %d in chunks of 128 queries and keys, wanted at most half from one to the next", whole, queries, both)
 	}
 }
