@@ -82,6 +82,9 @@ type Inspection struct {
 	Program string `json:"program,omitempty"`
 	// Phase is the phase that the module is at, empty for a file.
 	Phase string `json:"phase,omitempty"`
+	// Attention is how the pass chunk-attention was told to compute attention, with the bytes of scores that auto goes by; empty for a file, and where the
+	// pass did not run.
+	Attention string `json:"attention,omitempty"`
 }
 
 // CheckpointInfo describes a checkpoint folder.
@@ -461,6 +464,9 @@ func (x *Inspection) checkpointGraph(o InspectOptions) error {
 	}
 	if i := slices.Index(passes.Names(), o.Phase); i >= 0 || o.Phase == "trace" {
 		e.cfg.DisabledPasses = append(slices.Clone(e.cfg.DisabledPasses), passes.Names()[i+1:]...)
+	}
+	if pipe := e.pipeline(q, nil); slices.Contains(pipe.Passes(), "chunk-attention") {
+		x.Attention = pipe.Options.Attention.String()
 	}
 	x.Module, err = e.trace(q)
 	return err

@@ -58,6 +58,17 @@ func TestAttentionOption(t *testing.T) {
 			}
 		}
 	}
+	for _, c := range []struct{ attention, phase, want string }{
+		{"", "", "auto(16777216/4194304)"}, {"whole", "", "whole"}, {"chunked:5x3", "", "chunked:5x3"}, {"chunked:5", "chunk-attention", "chunked:5"}, {"chunked:5", "trace", ""},
+	} {
+		x, err := precast.Inspect("testdata/tiny/sd15/model", precast.InspectOptions{Component: "unet", Phase: c.phase, Config: precast.Config{Attention: c.attention}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if x.Attention != c.want {
+			t.Errorf("attention %q after phase %q: found %q, wanted %q", c.attention, c.phase, x.Attention, c.want)
+		}
+	}
 	if _, err := precast.Inspect("testdata/tiny/sd15/model", precast.InspectOptions{Component: "unet", Config: precast.Config{Attention: "chunked:x"}}); err == nil || !strings.Contains(err.Error(), "chunked:QUERIES") {
 		t.Errorf("chunked:x: found %v, wanted an error", err)
 	}

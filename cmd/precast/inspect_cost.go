@@ -30,6 +30,7 @@ func printCost(w io.Writer, x *precast.Inspection) error {
 		loops = fmt.Sprintf("%d, each counted as one turn: the number of turns does not show in the graph", c.UnknownLoops)
 	}
 	if err := pairs(w, "program", program,
+		"attention", x.Attention,
 		"flops", fmt.Sprintf("%s, and %s of functions such as exp", metric(c.Total.Flops), metric(c.Total.Transcendentals)),
 		"bytes", fmt.Sprintf("%s read, %s written, each operation by itself", bytesOf(c.Total.BytesRead), bytesOf(c.Total.BytesWritten)),
 		"weights", fmt.Sprintf("%s in %d tensors of %s parameters", precast.FormatBytes(c.WeightBytes), c.Weights, count(c.Parameters)),
