@@ -21,6 +21,10 @@ type Attention struct {
 	// Fused, where not 0, says that the compiler makes one kernel of attention without masks of booleans, which has not all scores in memory: such
 	// attention stays whole up to so many bytes.
 	Fused int64
+	// Apart, where not 0, is the number of queries of chunks that such attention is cut into where it is long: one chunk written after another, not a loop,
+	// of which the compiler makes a kernel each. Long are 4 chunks of queries and more that see at least 2 chunks' number of keys: rows of fewer
+	// keys, as in cross-attention to a prompt, stay in the caches anyway.
+	Apart int
 	// Queries and Keys, where not 0, are the sizes of the chunks whatever Budget says; no Keys means that each chunk sees all keys.
 	Queries, Keys int
 }
@@ -38,7 +42,7 @@ func AttentionFor(t Target) Attention {
 	if t.Platform == "cpu" {
 		a := Attention{Budget: 16 << 20, Chunk: 4 << 20}
 		if t.FusedAttention {
-			a.Fused = 256 << 20
+			a.Fused, a.Apart = 256<<20, 512
 		}
 		return a
 	}
@@ -73,6 +77,8 @@ func (a Attention) String() string {
 		return fmt.Sprintf("chunked:%dx%d", a.Queries, a.Keys)
 	case a.Queries > 0:
 		return fmt.Sprintf("chunked:%d", a.Queries)
+	case a.Budget > 0 && a.Fused > 0 && a.Apart > 0:
+		return fmt.Sprintf("auto(%d/%d, fused to %d, %d apart)", a.Budget, a.Chunk, a.Fused, a.Apart)
 	case a.Budget > 0 && a.Fused > 0:
 		return fmt.Sprintf("auto(%d/%d, fused to %d)", a.Budget, a.Chunk, a.Fused)
 	case a.Budget > 0:
@@ -152,8 +158,16 @@ func chunkFunc(f *graph.Func, how Attention) {
 		if a == nil {
 			continue
 		}
-		if how.Queries == 0 && a.fusable && a.bytes <= how.Fused {
-			continue
+		if how.Queries == 0 && a.fusable {
+			if q := how.Apart; q > 0 && a.queries >= 4*q && a.keys >= 2*q && a.bytes/int64(a.queries)*int64(q) <= how.Fused {
+				a.writeOut(q)
+				deadNodes(f)
+				uses = nil
+				continue
+			}
+			if a.bytes <= how.Fused {
+				continue
+			}
 		}
 		q, k := how.sizes(a.queries, a.keys, a.bytes)
 		if q == 0 {
@@ -803,7 +817,6 @@ func (a *attention) rewrite(q, k int) {
 	fresh := &graph.Func{} // its nodes go in front of the second dot
 	root := newLevel(a, a.f, nil, same)
 	out := newLevel(a, fresh, root, same)
-	replaced := map[*graph.Value]*graph.Value{}
 	var start []*graph.Value
 	for _, e := range a.exits {
 		start = append(start, out.splat(e.v.Shape, 0))
@@ -820,6 +833,65 @@ func (a *attention) rewrite(q, k int) {
 		}
 		return next
 	})
+	a.replace(results, fresh)
+}
+
+// writeOut replaces the exits by those of chunks of q queries, the last of what is left, joined. A division by the sum of the exponentials is part of
+// a chunk: without it XLA finds no softmax.
+func (a *attention) writeOut(q int) {
+	fresh := &graph.Func{}
+	root := newLevel(a, a.f, nil, same)
+	exits := a.exits
+	last := exits[len(exits)-1]
+	division := a.division()
+	if division != nil {
+		exits = []exit{{division.Results[0], last.axis}}
+	}
+	parts := make([][]*graph.Value, len(exits))
+	for at := 0; at < a.queries; at += q {
+		l := newLevel(a, fresh, root, same) // what one chunk has computed is no other's
+		by := &slicing{level: l, at: at, size: min(q, a.queries-at)}
+		chunk := a.chunk(l, by, 0)
+		if division != nil {
+			product, over := chunk[len(chunk)-1], division.Operands[1].Def
+			divisor := l.broadcast(chunk[0], over.Attrs.Ints("broadcast_dimensions"), product.Shape.Dimensions)
+			chunk = []*graph.Value{l.add(graph.OpDiv, []*graph.Value{product, divisor}, nil, product.Shape)}
+		}
+		for i, v := range chunk {
+			parts[i] = append(parts[i], v)
+		}
+	}
+	out := newLevel(a, fresh, root, same)
+	var results []*graph.Value
+	for i, e := range exits {
+		results = append(results, out.add(graph.OpConcat, parts[i], graph.Attrs(nil).With("dimension", e.axis), e.v.Shape))
+	}
+	a.exits = exits
+	a.replace(results, fresh)
+}
+
+// division is the node that divides the second dot's result by the sum of the exponentials, where nothing else reads either; nil where there is none.
+func (a *attention) division() *graph.Node {
+	if len(a.exits) != 2 {
+		return nil
+	}
+	sum, product := a.exits[0].v, a.exits[1].v
+	if len(a.uses[sum]) != 1 || len(a.uses[product]) != 1 {
+		return nil
+	}
+	for _, n := range a.f.Nodes {
+		if n.Op == graph.OpDiv && n.Operands[0] == product {
+			if over := n.Operands[1].Def; over != nil && over.Op == graph.OpBroadcast && over.Operands[0] == sum && len(a.uses[over.Results[0]]) == 1 {
+				return n
+			}
+		}
+	}
+	return nil
+}
+
+// replace puts the nodes of fresh in front of the second dot, and what they compute in the place of the exits.
+func (a *attention) replace(results []*graph.Value, fresh *graph.Func) {
+	replaced := map[*graph.Value]*graph.Value{}
 	for i, e := range a.exits {
 		replaced[e.v] = results[i]
 	}

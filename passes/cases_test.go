@@ -50,6 +50,8 @@ func readCase(t *testing.T, path string) (a *txtar.Archive, before, after string
 			o.MaxConstant = number
 		case ok && err == nil && key == "attention":
 			o.Attention.Queries = number
+		case ok && err == nil && key == "apart":
+			o.Attention = passes.Attention{Budget: 1, Chunk: 1, Fused: 1 << 20, Apart: number}
 		case ok && key == "attention" && value == "off":
 		case ok && key == "outline" && value == "off":
 			o.Outline = false
