@@ -21,9 +21,9 @@ type Attention struct {
 	// Fused, where not 0, says that the compiler makes one kernel of attention without masks of booleans, which has not all scores in memory: such
 	// attention stays whole up to so many bytes.
 	Fused int64
-	// Apart, where not 0, is the number of queries of chunks that such attention is cut into where it is long: one chunk written after another, not a loop,
-	// of which the compiler makes a kernel each. Long are 4 chunks of queries and more that see at least 2 chunks' number of keys: rows of fewer
-	// keys, as in cross-attention to a prompt, stay in the caches anyway.
+	// Apart, where not 0, is the number of queries of chunks that such attention is cut into where it is long, of which the compiler makes a kernel each:
+	// up to mostApart chunks are written one after another, more are a loop. Long are 4 chunks of queries and more that see at least 2 chunks' number
+	// of keys: rows of fewer keys, as in cross-attention to a prompt, stay in the caches anyway.
 	Apart int
 	// Queries and Keys, where not 0, are the sizes of the chunks whatever Budget says; no Keys means that each chunk sees all keys.
 	Queries, Keys int
@@ -35,6 +35,9 @@ const (
 	leastQueries = 256
 	leastKeys    = 256
 )
+
+// mostApart bounds the graph: chunks that are written one after another are as much text each.
+const mostApart = 16
 
 // AttentionFor is how attention is best computed on a target: a chunk's scores should stay in a CPU's inner caches, and be little beside the memory
 // of an accelerator. ARCHITECTURE.md has the figures.
@@ -160,7 +163,11 @@ func chunkFunc(f *graph.Func, how Attention) {
 		}
 		if how.Queries == 0 && a.fusable {
 			if q := how.Apart; q > 0 && a.queries >= 4*q && a.keys >= 2*q && a.bytes/int64(a.queries)*int64(q) <= how.Fused {
-				a.writeOut(q)
+				if (a.queries+q-1)/q <= mostApart {
+					a.writeOut(q)
+				} else {
+					a.rewrite(q, 0)
+				}
 				deadNodes(f)
 				uses = nil
 				continue
@@ -817,8 +824,13 @@ func (a *attention) rewrite(q, k int) {
 	fresh := &graph.Func{} // its nodes go in front of the second dot
 	root := newLevel(a, a.f, nil, same)
 	out := newLevel(a, fresh, root, same)
+	division := a.division(k)
+	exits := a.exits
+	if division != nil {
+		exits = []exit{{division.Results[0], exits[len(exits)-1].axis}}
+	}
 	var start []*graph.Value
-	for _, e := range a.exits {
+	for _, e := range exits {
 		start = append(start, out.splat(e.v.Shape, 0))
 	}
 	results := out.loop(chunks, start, func(l *level, turn *graph.Value, state []*graph.Value) []*graph.Value {
@@ -827,37 +839,30 @@ func (a *attention) rewrite(q, k int) {
 		// The last chunk ends with the queries.
 		by.start = l.add(graph.OpMin, []*graph.Value{by.start, l.splat(counter, float64(a.queries-q))}, nil, counter)
 		var next []*graph.Value
-		for i, v := range a.chunk(l, by, k) {
-			e := a.exits[i]
+		for i, v := range a.divided(l, a.chunk(l, by, k), division) {
+			e := exits[i]
 			next = append(next, l.add(graph.OpDynUpdSlice, append([]*graph.Value{state[i], v}, l.starts(v.Shape.Rank(), []cut{{e.axis, by}})...), nil, e.v.Shape))
 		}
 		return next
 	})
+	a.exits = exits
 	a.replace(results, fresh)
 }
 
-// writeOut replaces the exits by those of chunks of q queries, the last of what is left, joined. A division by the sum of the exponentials is part of
-// a chunk: without it XLA finds no softmax.
+// writeOut replaces the exits by those of chunks of q queries, the last of what is left, joined.
 func (a *attention) writeOut(q int) {
 	fresh := &graph.Func{}
 	root := newLevel(a, a.f, nil, same)
 	exits := a.exits
-	last := exits[len(exits)-1]
-	division := a.division()
+	division := a.division(0)
 	if division != nil {
-		exits = []exit{{division.Results[0], last.axis}}
+		exits = []exit{{division.Results[0], exits[len(exits)-1].axis}}
 	}
 	parts := make([][]*graph.Value, len(exits))
 	for at := 0; at < a.queries; at += q {
 		l := newLevel(a, fresh, root, same) // what one chunk has computed is no other's
 		by := &slicing{level: l, at: at, size: min(q, a.queries-at)}
-		chunk := a.chunk(l, by, 0)
-		if division != nil {
-			product, over := chunk[len(chunk)-1], division.Operands[1].Def
-			divisor := l.broadcast(chunk[0], over.Attrs.Ints("broadcast_dimensions"), product.Shape.Dimensions)
-			chunk = []*graph.Value{l.add(graph.OpDiv, []*graph.Value{product, divisor}, nil, product.Shape)}
-		}
-		for i, v := range chunk {
+		for i, v := range a.divided(l, a.chunk(l, by, 0), division) {
 			parts[i] = append(parts[i], v)
 		}
 	}
@@ -870,23 +875,37 @@ func (a *attention) writeOut(q int) {
 	a.replace(results, fresh)
 }
 
-// division is the node that divides the second dot's result by the sum of the exponentials, where nothing else reads either; nil where there is none.
-func (a *attention) division() *graph.Node {
-	if len(a.exits) != 2 {
+// division is the node that divides the second dot's result by the sum of the exponentials, where nothing else reads either; nil where there is none. It
+// becomes part of a chunk that sees all keys (k is 0), since XLA finds no softmax without it.
+func (a *attention) division(k int) *graph.Node {
+	if len(a.exits) != 2 || k > 0 {
 		return nil
 	}
-	sum, product := a.exits[0].v, a.exits[1].v
-	if len(a.uses[sum]) != 1 || len(a.uses[product]) != 1 {
-		return nil
-	}
-	for _, n := range a.f.Nodes {
-		if n.Op == graph.OpDiv && n.Operands[0] == product {
-			if over := n.Operands[1].Def; over != nil && over.Op == graph.OpBroadcast && over.Operands[0] == sum && len(a.uses[over.Results[0]]) == 1 {
-				return n
-			}
+	only := func(v *graph.Value, op graph.Op) *graph.Node {
+		if uses := a.uses[v]; len(uses) == 1 && uses[0].Node != nil && uses[0].Node.Op == op {
+			return uses[0].Node
 		}
+		return nil
 	}
-	return nil
+	product := a.exits[1].v
+	if wider := only(product, graph.OpConvert); wider != nil {
+		product = wider.Results[0]
+	}
+	over, n := only(a.exits[0].v, graph.OpBroadcast), only(product, graph.OpDiv)
+	if over == nil || n == nil || n.Operands[0] != product || n != only(over.Results[0], graph.OpDiv) {
+		return nil
+	}
+	return n
+}
+
+// divided makes the division part of a chunk.
+func (a *attention) divided(l *level, chunk []*graph.Value, division *graph.Node) []*graph.Value {
+	if division == nil {
+		return chunk
+	}
+	product, over := l.convert(chunk[len(chunk)-1], division.Results[0].Shape.DType), division.Operands[1].Def
+	divisor := l.broadcast(chunk[0], over.Attrs.Ints("broadcast_dimensions"), product.Shape.Dimensions)
+	return []*graph.Value{l.add(graph.OpDiv, []*graph.Value{product, divisor}, nil, product.Shape)}
 }
 
 // replace puts the nodes of fresh in front of the second dot, and what they compute in the place of the exits.

@@ -16,49 +16,21 @@ type AttentionConfig struct {
 	// Mask, where not nil, has four axes and each is that of [B, H, Lq, Lk] or 1. A mask of floats is added to the scores; in one of
 	// booleans true marks the keys that a query sees, and a query that sees none gives 0 (as torch's scaled_dot_product_attention does).
 	Mask *ml.Node
-	// Whole leaves long sequences whole, for the passes to cut.
-	Whole bool
 }
-
-// Long sequences are cut into chunks of queries, each with a softmax of its own over all keys: the score matrix of 4096 tokens
-// and 16 heads is 1 GiB and leaves every cache. Cut or not, the same numbers come out.
-const (
-	chunkQueries = 512
-	longQueries  = 2048 // from here on queries are cut
-	longKeys     = 1024 // but not where few keys make a row short, as in cross-attention to a prompt
-)
 
 // Attention is softmax(q k^T scale + mask) v for each batch and head: q [B, Lq, H, D], k [B, Lk, H, D], v [B, Lk, H, Dv] ->
 // [B, Lq, H, Dv]. The heads stay where the projections put them: the products batch over axes 0 and 2.
 //
 // k and v may have fewer heads, a divisor G of H: each then serves H/G heads of q that follow each other (grouped-query attention,
 // https://arxiv.org/abs/2305.13245), and nothing is repeated in memory.
+//
+// The softmax is computed in float32. It is divided by its sum after the product with v, where there are Dv numbers a row and not Lk. The pass
+// chunk-attention sees to it that not all scores are in memory.
 func Attention(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
 	checkAttention(q, k, v)
 	if cfg.Scale == 0 {
 		cfg.Scale = 1 / math.Sqrt(float64(q.Shape().Dim(3)))
 	}
-	length := q.Shape().Dim(1)
-	if cfg.Whole || length < longQueries || k.Shape().Dim(1) < longKeys {
-		return attend(q, k, v, cfg)
-	}
-	var chunks []*ml.Node
-	for start := 0; start < length; start += chunkQueries {
-		rows := ml.AxisRange(start, min(start+chunkQueries, length))
-		chunk := cfg
-		if m := cfg.Mask; m != nil && m.Shape().Dim(2) != 1 {
-			chunk.Mask = ml.SliceAxis(m, 2, rows)
-		}
-		chunks = append(chunks, attend(ml.SliceAxis(q, 1, rows), k, v, chunk))
-	}
-	return ml.Concatenate(chunks, 1)
-}
-
-// attend is Attention in one piece, with the scale set.
-//
-// The softmax is computed in float32. It is divided by its sum after the product with v, where there are Dv numbers a row
-// and not Lk.
-func attend(q, k, v *ml.Node, cfg AttentionConfig) *ml.Node {
 	dtype := q.DType()
 	// The smaller tensor is scaled, unless rounding to half precision would come after it.
 	if cfg.Scale != 1 && !isHalf(dtype) {

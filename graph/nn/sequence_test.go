@@ -9,7 +9,6 @@ import (
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/gobackend"
-	"github.com/gomlx/compute/shapes"
 	ml "github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/google/go-cmp/cmp"
@@ -408,38 +407,6 @@ func TestAttentionBooleans(t *testing.T) {
 			if x != 0 {
 				t.Errorf("%d heads: value %d of a query that sees nothing is %g, want 0", heads, i, x)
 			}
-		}
-	}
-}
-
-// TestAttentionChunks has queries for four whole chunks and a part of one, beyond the length from which on they are cut, under masks
-// with and without a query axis.
-func TestAttentionChunks(t *testing.T) {
-	const lq, lk = longQueries + 100, longKeys
-	q, k, v := randomArray(1, 1, 1, lq, 1, 2), randomArray(2, 1, 1, lk, 1, 2), randomArray(3, 1, 1, lk, 1, 1)
-	for _, rows := range []int{1, lq} {
-		mask := randomArray(4, 1, 1, 1, rows, lk)
-		got := evalLayer(t, dtypes.Float32, nil, 2, func(c *trace.Ctx) []*ml.Node {
-			cfg := AttentionConfig{Scale: 0.5, Mask: mask.node(c)}
-			return []*ml.Node{Attention(q.node(c), k.node(c), v.node(c), cfg), attend(q.node(c), k.node(c), v.node(c), cfg)}
-		})
-		near(t, "cut against whole", got[0], got[1], 1e-6)
-	}
-	for _, length := range []int{longQueries - 1, longQueries, longQueries + 100} {
-		m, err := trace.Function("attention", func(g *ml.Graph, in []*ml.Node) []*ml.Node {
-			return []*ml.Node{Attention(in[0], in[1], in[1], AttentionConfig{})}
-		}, shapes.Make(dtypes.Float32, 1, length, 1, 2), shapes.Make(dtypes.Float32, 1, lk, 1, 2))
-		if err != nil {
-			t.Fatal(err)
-		}
-		chunks := 0
-		for _, n := range m.Entry().Nodes {
-			if n.Op == graph.OpConcat {
-				chunks = len(n.Operands)
-			}
-		}
-		if want := map[int]int{longQueries - 1: 0, longQueries: 4, longQueries + 100: 5}[length]; chunks != want {
-			t.Errorf("%d queries: %d chunks, want %d", length, chunks, want)
 		}
 	}
 }

@@ -3,7 +3,7 @@
 //
 //	attention --shapes sd15,flux --forms whole,chunked:512,chunked:512x1024 --rounds 5
 //
-// apart:QUERIES has chunks one after another, nn those that nn.Attention writes itself. auto:MEGABYTES has chunks of so much, whatever the plugin. A form with the prefix merged: writes the heads in front, as part of one batch, before the first product.
+// apart:QUERIES has chunks one after another. auto:MEGABYTES has chunks of so much, whatever the plugin. A form with the prefix merged: writes the heads in front, as part of one batch, before the first product.
 package main
 
 import (
@@ -123,9 +123,6 @@ type bench struct {
 // module writes the attention in a form.
 func (b *bench) module(s shape, form string) (*graph.Module, error) {
 	how, merged := strings.CutPrefix(form, "merged:")
-	if form == "nn" {
-		how = "whole"
-	}
 	var budget int64
 	if megabytes, ok := strings.CutPrefix(how, "auto:"); ok {
 		n, err := strconv.ParseInt(megabytes, 10, 32)
@@ -153,7 +150,7 @@ func (b *bench) module(s shape, form string) (*graph.Module, error) {
 		attention.Fused, attention.Apart = 1<<40, apart
 	}
 	m, err := trace.Function("attention", func(g *ml.Graph, in []*ml.Node) []*ml.Node {
-		cfg := nn.AttentionConfig{Whole: form != "nn"}
+		var cfg nn.AttentionConfig
 		switch b.mask { // of what the keys are, so that the compiler can't know it
 		case "keep":
 			cfg.Mask = ml.GreaterThan(ml.Reshape(ml.Slice(in[1], ml.AxisRange(), ml.AxisRange(), ml.AxisElem(0)), s.b, 1, 1, s.lk), ml.Scalar(g, b.dtype, -1.0))

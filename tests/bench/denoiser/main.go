@@ -81,6 +81,7 @@ func run() error {
 	flag.IntVar(&cfg.Threads, "threads", 2, "threads of the backend")
 	flag.StringVar(&cfg.Plugin, "plugin", "", "PJRT plugin, by name or path")
 	flag.StringVar(&cfg.Regions, "regions", "inline", "inline, call, scan, split or auto")
+	flag.StringVar(&cfg.Attention, "attention", "", "auto, whole or chunked:QUERIES[xKEYS]")
 	flag.StringVar(&cfg.CacheDir, "cache", "", "folder of the cache")
 	flag.StringVar(&cfg.WeightsCache, "weights-cache", "off", "on: weights that take work to load are written to the cache and mapped by later processes")
 	flag.StringVar(&cfg.DumpDir, "dump-compilation-phases-to", "", "folder for every phase of what is compiled")
