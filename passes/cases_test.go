@@ -20,8 +20,8 @@ import (
 var update = flag.Bool("update", false, "write what the passes give into the cases in testdata")
 
 // readCase reads a case of testdata/<pass>: a comment that says what it shows and may set options in lines of the form "min-block: 3", a
-// section before, and a section after.
-func readCase(t *testing.T, path string) (a *txtar.Archive, before, after string, o passes.Options) {
+// section before, and a section after. A line "tolerance: 1e-7" is for a pass that changes roundings; the comment then says why.
+func readCase(t *testing.T, path string) (a *txtar.Archive, before, after string, o passes.Options, tolerance float64) {
 	t.Helper()
 	a, err := txtar.ParseFile(path)
 	if err != nil {
@@ -57,6 +57,10 @@ func readCase(t *testing.T, path string) (a *txtar.Archive, before, after string
 			o.Outline = false
 		case ok && key == "scan" && value == "on":
 			o.Scan = true
+		case ok && key == "tolerance":
+			if tolerance, err = strconv.ParseFloat(value, 64); err != nil || tolerance <= 0 || tolerance > 1e-6 {
+				t.Fatalf("tolerance: found %q, wanted a number above 0 and up to 1e-6", value)
+			}
 		case strings.TrimSpace(line) != "":
 			said = true
 		}
@@ -64,11 +68,11 @@ func readCase(t *testing.T, path string) (a *txtar.Archive, before, after string
 	if !said {
 		t.Error("the comment does not say what the case shows")
 	}
-	return a, before, after, o
+	return a, before, after, o, tolerance
 }
 
 // TestCases runs each pass on the cases in its folder: the text after it is as written down, the module verifies, a second run changes nothing,
-// and the values are the same to the last bit.
+// and the values are the same, to the last bit where the case states no tolerance.
 func TestCases(t *testing.T) {
 	for _, pass := range passes.List {
 		folder := filepath.Join("testdata", pass.Name)
@@ -81,7 +85,7 @@ func TestCases(t *testing.T) {
 		}
 		for _, path := range files {
 			t.Run(pass.Name+"/"+strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
-				archive, before, after, o := readCase(t, path)
+				archive, before, after, o, tolerance := readCase(t, path)
 				m := parse(t, "before", before)
 				original := graph.Clone(m)
 				if err := pass.Run(m, &o); err != nil {
@@ -116,7 +120,7 @@ func TestCases(t *testing.T) {
 						if err != nil {
 							t.Fatalf("after (split %v): %v\n%s", split, err, m)
 						}
-						if d := difference(got, want, 0); d != "" {
+						if d := difference(got, want, tolerance); d != "" {
 							t.Errorf("the values change (split %v): %s", split, d)
 						}
 					}

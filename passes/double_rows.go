@@ -54,32 +54,20 @@ func oneRow(n *graph.Node) bool {
 
 // twoRows appends to f what n computes, by two rows.
 func twoRows(m *graph.Module, f *graph.Func, n *graph.Node) (*graph.Value, error) {
-	b := graph.NewBuilder(m, f)
-	b.Scope = n.Scope
+	e := &emitter{b: graph.NewBuilder(m, f)}
+	e.b.Scope = n.Scope
 	x, w, out := n.Operands[0], n.Operands[1], n.Results[0].Shape
 	k, columns := x.Shape.Size(), out.Size()
-	var failed error
-	op := func(op graph.Op, operands []*graph.Value, attrs graph.Attrs, want ...graph.Shape) *graph.Value {
-		if failed != nil {
-			return nil
-		}
-		made, err := b.Op(op, operands, attrs, want...)
-		if err != nil {
-			failed = err
-			return nil
-		}
-		return made.Results[0]
-	}
 	shape := func(dtype graph.DType, dims ...int) graph.Shape { return graph.Shape{DType: dtype, Dimensions: dims} }
 	row := x
 	if x.Shape.Rank() != 2 || x.Shape.Dimensions[0] != 1 {
-		row = op(graph.OpReshape, []*graph.Value{x}, nil, shape(x.Shape.DType, 1, k))
+		row = e.op(graph.OpReshape, []*graph.Value{x}, nil, shape(x.Shape.DType, 1, k))
 	}
-	rows := op(graph.OpBroadcast, []*graph.Value{row}, graph.Attrs{{Name: "broadcast_dimensions", Value: []int{0, 1}}}, shape(x.Shape.DType, 2, k))
-	y := op(graph.OpDot, []*graph.Value{rows, w}, n.Attrs.With("lhs_contracting", []int{1}), shape(out.DType, 2, columns))
-	y = op(graph.OpSlice, []*graph.Value{y}, graph.Attrs{{Name: "limit_indices", Value: []int{1, columns}}, {Name: "start_indices", Value: []int{0, 0}}})
+	rows := e.op(graph.OpBroadcast, []*graph.Value{row}, graph.Attrs{{Name: "broadcast_dimensions", Value: []int{0, 1}}}, shape(x.Shape.DType, 2, k))
+	y := e.op(graph.OpDot, []*graph.Value{rows, w}, n.Attrs.With("lhs_contracting", []int{1}), shape(out.DType, 2, columns))
+	y = e.op(graph.OpSlice, []*graph.Value{y}, graph.Attrs{{Name: "limit_indices", Value: []int{1, columns}}, {Name: "start_indices", Value: []int{0, 0}}})
 	if out.Rank() != 2 {
-		y = op(graph.OpReshape, []*graph.Value{y}, nil, out)
+		y = e.op(graph.OpReshape, []*graph.Value{y}, nil, out)
 	}
-	return y, failed
+	return y, e.failed
 }

@@ -25,3 +25,21 @@ func appendCopy(f *graph.Func, n *graph.Node, values map[*graph.Value]*graph.Val
 	f.Nodes = append(f.Nodes, c)
 	return c
 }
+
+// emitter appends nodes of one result and keeps the first error, after which it appends none.
+type emitter struct {
+	b      *graph.Builder
+	failed error
+}
+
+func (e *emitter) op(op graph.Op, operands []*graph.Value, attrs graph.Attrs, want ...graph.Shape) *graph.Value {
+	if e.failed != nil {
+		return nil
+	}
+	n, err := e.b.Op(op, operands, attrs, want...)
+	if err != nil {
+		e.failed = err
+		return nil
+	}
+	return n.Results[0]
+}
