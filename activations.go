@@ -146,6 +146,9 @@ func (p *Pipeline) lessMemory(at *pipelines.Program, req *Request) []string {
 	if at != nil && at.Component == "vae" && !req.VAETiling {
 		list = append(list, "--vae-tiling")
 	}
+	if at != nil && at.Stage == StageDenoise && p.pipe.Sizes(req).GuidanceBatch != "" {
+		list = append(list, "--guidance-batch two")
+	}
 	if p.engine.dtype.Size() > 2 {
 		list = append(list, "--dtype bfloat16")
 	}

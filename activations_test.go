@@ -3,8 +3,11 @@ package precast
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"precast/graph/pipelines"
 )
 
 // TestMemoryIsKnown: a run that does not fit is refused before a weight is read or anything is compiled, and the error says what of it is too large. A warm
@@ -93,6 +96,14 @@ func TestMemoryIsKnown(t *testing.T) {
 		cacheDir := t.TempDir()
 		p := open(dir, Config{CacheDir: cacheDir, Regions: regions})
 		refused(p, 1<<20, "64x64", "activations of vae", "--vae-tiling", "--offload model")
+		for _, how := range []string{"one", "two"} {
+			r := req()
+			r.GuidanceBatch = how
+			list := p.lessMemory(&pipelines.Program{Component: "transformer", Stage: StageDenoise}, r)
+			if slices.Contains(list, "--guidance-batch two") != (how == "one") {
+				t.Errorf("guidance_batch %s: less memory by %v", how, list)
+			}
+		}
 		want := known(p)
 		var largest int64
 		for _, n := range want {

@@ -140,6 +140,9 @@ func (a *artifact) defaults(r *Request) {
 			r.NumFrames = s.Frames
 		}
 		r.VAETiling = r.VAETiling || s.VAETiling
+		if r.GuidanceBatch == "" || r.GuidanceBatch == "auto" {
+			r.GuidanceBatch = s.GuidanceBatch
+		}
 	}
 }
 

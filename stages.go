@@ -235,7 +235,7 @@ func (p *Pipeline) StagesFor(components []string) ([]Stage, error) {
 func (p *Pipeline) programsAt(s Sizes) ([]*pipelines.Program, error) {
 	req := Request{
 		Prompt: []string{""}, NumImagesPerPrompt: s.Batch, Height: s.Height, Width: s.Width, NumFrames: s.Frames, MaxSequenceLength: s.MaxSequenceLength,
-		VAETiling: s.VAETiling,
+		VAETiling: s.VAETiling, GuidanceBatch: s.GuidanceBatch,
 	}
 	if err := p.complete(&req); err != nil {
 		return nil, err

@@ -48,6 +48,8 @@ func hostile(field reflect.StructField) []any {
 		}
 	case reflect.TypeFor[[]string]():
 		out = append(out, []string{}, []string{"\xff\xfe"}, []string{"a", "b", "c"}, []string{"\x00"}, []string{strings.Repeat("long ", 20_000)}, []string{strings.Repeat("\u0301", 5000)}, make([]string, 5000))
+	case reflect.TypeFor[string]():
+		out = append(out, "one", "ONE", "three", "\xff\xfe", strings.Repeat("one", 1000))
 	case reflect.TypeFor[bool]():
 		out = append(out, true)
 	case reflect.TypeFor[*precast.Image]():

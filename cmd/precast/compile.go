@@ -38,6 +38,7 @@ func setupCompile(c *cli, fs *pflag.FlagSet) func(context.Context, []string) err
 	rescale := fs.Float64("guidance-rescale", 0, "Stable Diffusion and SDXL: above 0, compile for rescaled guidance")
 	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion, SDXL and Stable Diffusion 3: layers of CLIP to leave out at its end")
 	fs.BoolVar(&o.Request.VAETiling, "vae-tiling", false, "compile the VAE for tiles, as run --vae-tiling uses it")
+	guidanceBatchFlag(fs, &o.Request.GuidanceBatch)
 	fs.BoolVar(&o.ImageToImage, "image-to-image", false, "compile the VAE's encoder, too, as run --image uses it")
 	steps := fs.Int("num-inference-steps", 0, "steps that the run will have; another number compiles nothing")
 	fs.StringSliceVar(&o.Components, "components", nil, "components or programs to compile, such as transformer,vae.decoder (default: all)")

@@ -63,6 +63,7 @@ func callFlags(fs *pflag.FlagSet, r *precast.Request) (finish func() error) {
 		fs.Var(&pair{size.to}, size.name, "SDXL: "+size.what)
 	}
 	fs.BoolVar(&r.VAETiling, "vae-tiling", false, "decode (and encode) in overlapping tiles, so that large pictures take less memory; changes the picture a little")
+	guidanceBatchFlag(fs, &r.GuidanceBatch)
 	fs.Bool("vae-slicing", false, "decode a picture at a time: always so, the flag is accepted for scripts")
 	clipSkip := fs.Int("clip-skip", 0, "Stable Diffusion, SDXL and Stable Diffusion 3: layers of CLIP to leave out at its end")
 	length := fs.Int("max-sequence-length", 0, "text tokens, where a pipeline has a choice (default: its own, such as FLUX.1 512)")

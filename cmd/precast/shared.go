@@ -75,6 +75,12 @@ func atLeastOne(fs *pflag.FlagSet, names ...string) error {
 	return nil
 }
 
+// guidanceBatchFlag declares how the halves of classifier-free guidance are computed.
+func guidanceBatchFlag(fs *pflag.FlagSet, to *string) {
+	fs.StringVar(to, "guidance-batch", "auto", "`HOW` the two halves of classifier-free guidance are computed: two calls, or one of twice the batch, "+
+		"which takes more memory for activations: auto, one, two; auto is two on every platform")
+}
+
 // sizeFlags declares the flags for the sizes that a command prepares programs for. What it returns reads them, once they are parsed: at least one size,
 // its batch left to the command.
 func sizeFlags(fs *pflag.FlagSet) func() ([]precast.Sizes, error) {

@@ -44,7 +44,11 @@ func (e Embeds) record(r *Request, name string, v []float32, dims ...int) {
 
 // conditions are what a denoiser is given besides the latents and the timestep, by its inputs' names. negative takes the place of those that differ
 // in the negative prompt's call; it is nil without guidance.
-type conditions struct{ positive, negative tensors }
+type conditions struct {
+	positive, negative tensors
+	// joined tells that positive holds both, for a denoiser of twice the batch.
+	joined bool
+}
 
 // newConditions uploads them: give does it for the prompts, and with the prefix "negative_" for the negative prompts where the kind guides.
 func newConditions(kind stepKind, give func(to tensors, prefix string) error) (*conditions, error) {

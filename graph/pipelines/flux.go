@@ -70,7 +70,7 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 	if r.Image != nil {
 		class, guidance = "FluxImg2ImgPipeline", 7
 	}
-	errs := refuse(r, class, "prompt_2", "negative_prompt", "negative_prompt_2", "sigmas", "true_cfg_scale", "max_sequence_length", "image", "strength", "vae_tiling")
+	errs := refuse(r, class, "prompt_2", "negative_prompt", "negative_prompt_2", "sigmas", "true_cfg_scale", "max_sequence_length", "image", "strength", "vae_tiling", guidanceBatchArgument)
 	setDefault(&r.Height, 128*p.vae.ScaleFactor())
 	setDefault(&r.Width, 128*p.vae.ScaleFactor())
 	r.stepsDefault(28)
@@ -108,7 +108,7 @@ func (p *fluxPipeline) Defaults(r *Request) error {
 }
 
 func (p *fluxPipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling, GuidanceBatch: r.guidanceBatch()}
 }
 
 func (p *fluxPipeline) checkSizes(s Sizes) error {
@@ -149,19 +149,20 @@ func (p *fluxPipeline) clipLength() int {
 
 func (p *fluxPipeline) Programs(r *Request) ([]*Program, error) {
 	s := p.Sizes(r)
+	kind := p.kind(r)
 	ps := p.programs(s)
 	schedule, err := p.schedule(r, p.tokens(s.Height, s.Width))
 	if err != nil {
 		return nil, err
 	}
-	step := stepProgram([]int{s.Batch, p.tokens(s.Height, s.Width), p.flux.InChannels}, schedule.Slots, p.kind(r), p.opts.DTypeFor("transformer"))
+	step := stepProgram([]int{s.Batch, p.tokens(s.Height, s.Width), p.flux.InChannels}, schedule.Slots, kind, s.joins(kind), p.opts.DTypeFor("transformer"))
 	encoders, err := p.autoencoder().encoders(r)
 	if err != nil {
 		return nil, err
 	}
 	decoders, err := p.autoencoder().decoders(s.Height/p.vae.ScaleFactor(), s.Width/p.vae.ScaleFactor(), s.VAETiling)
 	out := append([]*Program{ps.clip, ps.t5}, encoders...)
-	return append(append(out, ps.transformer, step, ps.unpack), decoders...), err
+	return append(append(out, p.programs(s.denoiser(kind)).transformer, step, ps.unpack), decoders...), err
 }
 
 // kind is guided where the request asks for true classifier-free guidance, and can have it.
@@ -262,7 +263,8 @@ func (p *fluxPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Emb
 
 func (p *fluxPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
 	s := p.Sizes(r)
-	ps, kind := p.programs(s), p.kind(r)
+	kind := p.kind(r)
+	transformer := p.programs(s.denoiser(kind)).transformer
 	h, w := s.Height/p.multiple(), s.Width/p.multiple()
 	schedule, err := p.schedule(r, h*w)
 	if err != nil {
@@ -286,11 +288,16 @@ func (p *fluxPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e E
 		}
 	}
 
+	if s.joins(kind) {
+		if err := c.join(ctx, ex, transformer); err != nil {
+			return nil, err
+		}
+	}
 	gens := newGenerators(r.Seed, s.Batch)
 	channels := p.vae.LatentChannels
 	l := &loop{
 		ex: ex, req: r, dims: []int{s.Batch, h * w, p.flux.InChannels}, draw: func() []float32 { return gens.randn(h*w, p.flux.InChannels) },
-		schedule: schedule, kind: kind, scaleAt: constant(*r.TrueCFGScale), dtype: p.opts.DTypeFor("transformer"), component: "transformer",
+		schedule: schedule, kind: kind, joined: s.joins(kind), scaleAt: constant(*r.TrueCFGScale), dtype: p.opts.DTypeFor("transformer"), component: "transformer",
 	}
 	switch {
 	case r.Image != nil:
@@ -309,7 +316,7 @@ func (p *fluxPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e E
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
 		// The pipeline divides by 1000 in the latents' dtype; the network multiplies again.
-		return callDenoiser(ctx, ex, ps.transformer, kind, input, float32(schedule.Calls[i].Timestep)/1000, c)
+		return callDenoiser(ctx, ex, transformer, kind, input, float32(schedule.Calls[i].Timestep)/1000, c)
 	}
 	return l.run(ctx)
 }

@@ -147,7 +147,7 @@ func (p *flux2Pipeline) Defaults(r *Request) error {
 	}
 	others := *r
 	others.Image = nil
-	errs = append(errs, refuse(&others, p.class, "sigmas", "max_sequence_length", "vae_tiling")...)
+	errs = append(errs, refuse(&others, p.class, "sigmas", "max_sequence_length", "vae_tiling", guidanceBatchArgument)...)
 	setDefault(&r.Height, 128*p.vae.ScaleFactor())
 	setDefault(&r.Width, 128*p.vae.ScaleFactor())
 	r.stepsDefault(flux2Steps)
@@ -174,7 +174,7 @@ func (p *flux2Pipeline) Defaults(r *Request) error {
 }
 
 func (p *flux2Pipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling, GuidanceBatch: r.guidanceBatch()}
 }
 
 func (p *flux2Pipeline) checkSizes(s Sizes) error {
@@ -226,6 +226,7 @@ func (p *flux2Pipeline) autoencoder() autoencoder { return newAutoencoder(p.vae,
 
 func (p *flux2Pipeline) Programs(r *Request) ([]*Program, error) {
 	s := p.Sizes(r)
+	kind := p.kind(r)
 	ps := p.programs(s)
 	tokens := (s.Height / p.multiple()) * (s.Width / p.multiple())
 	schedule, err := p.schedule(r, tokens)
@@ -237,9 +238,9 @@ func (p *flux2Pipeline) Programs(r *Request) ([]*Program, error) {
 	if p.klein && !p.distilled {
 		kinds = append(kinds, guided)
 	}
-	programs := []*Program{ps.text, ps.transformer}
-	for _, kind := range kinds {
-		programs = append(programs, stepProgram([]int{s.Batch, tokens, p.flux.InChannels}, schedule.Slots, kind, p.opts.DTypeFor("transformer")))
+	programs := []*Program{ps.text, p.programs(s.denoiser(kind)).transformer}
+	for _, k := range s.stepKinds(kind, kinds...) {
+		programs = append(programs, stepProgram([]int{s.Batch, tokens, p.flux.InChannels}, schedule.Slots, k, s.joins(k), p.opts.DTypeFor("transformer")))
 	}
 	decoders, err := p.autoencoder().decoders(s.Height/p.vae.ScaleFactor(), s.Width/p.vae.ScaleFactor(), s.VAETiling)
 	return append(append(programs, ps.unpack), decoders...), err
@@ -330,7 +331,8 @@ func (p *flux2Pipeline) Encode(ctx context.Context, ex Executor, r *Request) (Em
 // unpacks them first.)
 func (p *flux2Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
 	s := p.Sizes(r)
-	transformer, kind := p.programs(s).transformer, p.kind(r)
+	kind := p.kind(r)
+	transformer := p.programs(s.denoiser(kind)).transformer
 	h, w := s.Height/p.multiple(), s.Width/p.multiple()
 	schedule, err := p.schedule(r, h*w)
 	if err != nil {
@@ -354,6 +356,11 @@ func (p *flux2Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e 
 		}
 	}
 
+	if s.joins(kind) {
+		if err := c.join(ctx, ex, transformer); err != nil {
+			return nil, err
+		}
+	}
 	gens := newGenerators(r.Seed, s.Batch)
 	var start []float32
 	if r.Latents != nil {
@@ -364,7 +371,7 @@ func (p *flux2Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e 
 	l := &loop{
 		ex: ex, req: r, latents: packChannels(start, s.Batch, p.flux.InChannels, h*w), dims: []int{s.Batch, h * w, p.flux.InChannels},
 		draw:     func() []float32 { return gens.randn(h*w, p.flux.InChannels) },
-		schedule: schedule, kind: kind, scaleAt: constant(*r.GuidanceScale), dtype: p.opts.DTypeFor("transformer"), component: "transformer",
+		schedule: schedule, kind: kind, joined: s.joins(kind), scaleAt: constant(*r.GuidanceScale), dtype: p.opts.DTypeFor("transformer"), component: "transformer",
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
 		// The pipeline divides by 1000 in the latents' dtype; the network multiplies again.

@@ -25,10 +25,12 @@ type loop struct {
 	// schedule is what the scheduler computed.
 	schedule *scheduler.Schedule
 	kind     stepKind
+	// joined: the denoiser takes both halves of guidance as one batch, the negative one first; the model input has the sample twice.
+	joined bool
 	// scaleAt is the guidance at call i, for kinds that guide.
 	scaleAt func(i int) float64
 	dtype   graph.DType
-	// denoise calls the network on a model input at call i and returns cond and, for guided kinds, uncond. It does not free its input.
+	// denoise calls the network on a model input at call i and returns cond and, for guided kinds, uncond; joined, both in one. It does not free its input.
 	denoise func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error)
 	// component names the denoiser in errors; componentAt, where denoisers take turns, that of call i.
 	component   string
@@ -53,7 +55,7 @@ func (l *loop) begin(clean, noise []float32) {
 
 // run returns the final latents.
 func (l *loop) run(ctx context.Context) (Tensor, error) {
-	step := stepProgram(l.dims, l.schedule.Slots, l.kind, l.dtype)
+	step := stepProgram(l.dims, l.schedule.Slots, l.kind, l.joined, l.dtype)
 	fixed, state := tensors{}, tensors{}
 	defer fixed.free()
 	defer state.free()
@@ -94,7 +96,7 @@ func (l *loop) run(ctx context.Context) (Tensor, error) {
 }
 
 // callDenoiser runs the denoiser p on the latents, its first input, at a timestep, the same for every picture, and on its conditions; for kinds
-// that guide, once more on the negative ones. It returns p's result sample.
+// that guide, once more on the negative ones, unless they are joined: then the result is both halves'. It returns p's result sample.
 func callDenoiser(ctx context.Context, ex Executor, p *Program, kind stepKind, latents Tensor, timestep float32, c *conditions) (cond, uncond Tensor, err error) {
 	i := slices.IndexFunc(p.Inputs, func(in trace.Input) bool { return in.Name == "timestep" })
 	shape := p.Inputs[i].Shape
@@ -104,7 +106,7 @@ func callDenoiser(ctx context.Context, ex Executor, p *Program, kind stepKind, l
 	}
 	defer t.Free()
 	calls := []tensors{nil}
-	if kind != plain {
+	if kind != plain && !c.joined {
 		calls = append(calls, c.negative)
 	}
 	var in []map[string]Tensor
@@ -118,7 +120,7 @@ func callDenoiser(ctx context.Context, ex Executor, p *Program, kind stepKind, l
 	if err != nil {
 		return nil, nil, err
 	}
-	if kind != plain {
+	if len(out) > 1 {
 		uncond = out[1]["sample"]
 	}
 	return out[0]["sample"], uncond, nil
@@ -136,7 +138,11 @@ func (l *loop) start(fixed, state tensors) error {
 	if err := state.put(l.ex, "sample", float32Type, sample, l.dims...); err != nil {
 		return err
 	}
-	if err := state.put(l.ex, "model_input", l.dtype, input, l.dims...); err != nil {
+	dims := l.dims
+	if l.joined {
+		input, dims = slices.Repeat(input, 2), twice(dims)
+	}
+	if err := state.put(l.ex, "model_input", l.dtype, input, dims...); err != nil {
 		return err
 	}
 	for k := range l.schedule.Slots {
@@ -162,7 +168,11 @@ func (l *loop) step(ctx context.Context, p *Program, i int, fixed, state tensors
 	if err != nil {
 		return nil, err
 	}
-	once["cond"] = cond
+	if l.joined {
+		once["pair"] = cond
+	} else {
+		once["cond"] = cond
+	}
 	if uncond != nil {
 		once["uncond"] = uncond
 	}

@@ -34,6 +34,8 @@ type Sizes struct {
 	MaxSequenceLength int `json:"max_sequence_length,omitempty"`
 	// VAETiling tells that the autoencoder works on tiles, which bounds its memory.
 	VAETiling bool `json:"vae_tiling,omitempty"`
+	// GuidanceBatch is "one" where the two halves of classifier-free guidance are one batch; empty where they are two calls.
+	GuidanceBatch string `json:"guidance_batch,omitempty"`
 }
 
 // String is the sizes as users write them: "1x512x512", and the text length where there is one.
@@ -47,6 +49,9 @@ func (s Sizes) String() string {
 	}
 	if s.VAETiling {
 		t += ", VAE tiling"
+	}
+	if s.GuidanceBatch == guidanceOne {
+		t += ", guidance in one batch"
 	}
 	return t
 }

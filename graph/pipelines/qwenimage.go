@@ -92,7 +92,7 @@ func (p *qwenImagePipeline) Scheduler() string { return p.scheduler.Class }
 func (p *qwenImagePipeline) multiple() int { return 2 * p.vae.SpatialFactor() }
 
 func (p *qwenImagePipeline) Defaults(r *Request) error {
-	errs := refuse(r, p.Class(), "negative_prompt", "sigmas", "true_cfg_scale", "max_sequence_length", "vae_tiling")
+	errs := refuse(r, p.Class(), "negative_prompt", "sigmas", "true_cfg_scale", "max_sequence_length", "vae_tiling", guidanceBatchArgument)
 	setDefault(&r.Height, 128*p.vae.SpatialFactor())
 	setDefault(&r.Width, 128*p.vae.SpatialFactor())
 	r.stepsDefault(50)
@@ -124,7 +124,7 @@ func (p *qwenImagePipeline) Defaults(r *Request) error {
 }
 
 func (p *qwenImagePipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling, GuidanceBatch: r.guidanceBatch()}
 }
 
 func (p *qwenImagePipeline) checkSizes(s Sizes) error {
@@ -210,10 +210,11 @@ func (p *qwenImagePipeline) Programs(r *Request) ([]*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	programs := []*Program{ps.text, ps.transformer}
+	kind := p.kind(r)
+	programs := []*Program{ps.text, p.programs(s.denoiser(kind)).transformer}
 	// Both forms of the small step program, so that turning guidance on or off compiles nothing.
-	for _, kind := range []stepKind{plain, tokenNormed} {
-		programs = append(programs, stepProgram(p.latents(s), schedule.Slots, kind, p.opts.DTypeFor("transformer")))
+	for _, k := range s.stepKinds(kind, plain, tokenNormed) {
+		programs = append(programs, stepProgram(p.latents(s), schedule.Slots, k, s.joins(k), p.opts.DTypeFor("transformer")))
 	}
 	return append(append(programs, ps.unpack), videoDecoders(p.vae, p.opts.DTypeFor("vae"), 1, p.latentSide(s.Height), p.latentSide(s.Width), s.VAETiling)...), nil
 }
@@ -347,7 +348,8 @@ func (p *qwenImagePipeline) give(to tensors, ex Executor, r *Request, e Embeds, 
 
 func (p *qwenImagePipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
 	s := p.Sizes(r)
-	transformer, kind, dims := p.programs(s).transformer, p.kind(r), p.latents(s)
+	kind, dims := p.kind(r), p.latents(s)
+	transformer := p.programs(s.denoiser(kind)).transformer
 	h, w := s.Height/p.multiple(), s.Width/p.multiple()
 	schedule, err := p.schedule(r, h*w)
 	if err != nil {
@@ -362,10 +364,15 @@ func (p *qwenImagePipeline) Denoise(ctx context.Context, ex Executor, r *Request
 	if err := c.positive.putRotary(ex, cos, sin, s.MaxSequenceLength+h*w, p.qwen.HeadDim); err != nil {
 		return nil, err
 	}
+	if s.joins(kind) {
+		if err := c.join(ctx, ex, transformer); err != nil {
+			return nil, err
+		}
+	}
 	gens := newGenerators(r.Seed, s.Batch)
 	l := &loop{
 		ex: ex, req: r, dims: dims, draw: func() []float32 { return gens.randn(dims[1:]...) },
-		schedule: schedule, kind: kind, scaleAt: constant(*r.TrueCFGScale), dtype: p.opts.DTypeFor("transformer"), component: "transformer",
+		schedule: schedule, kind: kind, joined: s.joins(kind), scaleAt: constant(*r.TrueCFGScale), dtype: p.opts.DTypeFor("transformer"), component: "transformer",
 	}
 	if r.Latents != nil {
 		l.latents = float32s(r.Latents.Data)

@@ -47,6 +47,9 @@ type Request struct {
 	Strength *float64
 	// VAETiling decodes (and encodes) in tiles, as diffusers' enable_tiling. What enable_slicing does, a picture at a time, is always done.
 	VAETiling bool
+	// GuidanceBatch says how the denoiser computes the two halves of classifier-free guidance: "one" joins them in one batch, "two" calls it twice;
+	// empty and "auto" are two calls.
+	GuidanceBatch string
 	// Seed of the first picture; picture k has seed Seed+k (see Noise).
 	Seed uint64
 	// Latents replaces the start noise; it means what diffusers' latents= argument means for the pipeline.
@@ -156,6 +159,7 @@ var arguments = []struct {
 	{"image", func(r *Request) bool { return r.Image != nil }},
 	{"strength", func(r *Request) bool { return r.Strength != nil }},
 	{"vae_tiling", func(r *Request) bool { return r.VAETiling }},
+	{guidanceBatchArgument, func(r *Request) bool { return r.GuidanceBatch == guidanceOne }},
 }
 
 // refuse finds the arguments that a request gives and that the pipeline's __call__ does not have. It is called before defaults are filled in.
@@ -217,6 +221,9 @@ func (r *Request) check() error {
 	if r.NumImagesPerPrompt < 1 || r.NumImagesPerPrompt > maxBatch {
 		// The batch is a product, which may overflow to a size that is fine.
 		add("num_images_per_prompt: found %d, wanted 1 to %d", r.NumImagesPerPrompt, maxBatch)
+	}
+	if choices := []string{guidanceAuto, guidanceOne, guidanceTwo}; r.GuidanceBatch != "" && !slices.Contains(choices, r.GuidanceBatch) {
+		add("%s: found %q, wanted one of %s", guidanceBatchArgument, r.GuidanceBatch, strings.Join(choices, ", "))
 	}
 	if r.ClipSkip < 0 {
 		add("clip_skip: found %d, wanted 0 or more", r.ClipSkip)

@@ -92,7 +92,7 @@ func (p *sd3Pipeline) clipLength() int {
 }
 
 func (p *sd3Pipeline) Defaults(r *Request) error {
-	errs := refuse(r, p.Class(), "prompt_2", "prompt_3", "negative_prompt", "negative_prompt_2", "negative_prompt_3", "sigmas", "clip_skip", "max_sequence_length", "vae_tiling")
+	errs := refuse(r, p.Class(), "prompt_2", "prompt_3", "negative_prompt", "negative_prompt_2", "negative_prompt_3", "sigmas", "clip_skip", "max_sequence_length", "vae_tiling", guidanceBatchArgument)
 	setDefault(&r.Height, p.sd3.SampleSize*p.vae.ScaleFactor())
 	setDefault(&r.Width, p.sd3.SampleSize*p.vae.ScaleFactor())
 	r.stepsDefault(28)
@@ -120,7 +120,7 @@ func (p *sd3Pipeline) Defaults(r *Request) error {
 }
 
 func (p *sd3Pipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling, GuidanceBatch: r.guidanceBatch()}
 }
 
 func (p *sd3Pipeline) checkSizes(s Sizes) error {
@@ -208,10 +208,11 @@ func (p *sd3Pipeline) Programs(r *Request) ([]*Program, error) {
 	if ps.t5 != nil {
 		out = append(out, ps.t5)
 	}
-	out = append(out, ps.transformer)
+	kind := p.kind(r)
+	out = append(out, p.programs(s.denoiser(kind), r.ClipSkip).transformer)
 	// Both forms of the small step program, so that turning guidance on or off compiles nothing.
-	for _, kind := range []stepKind{plain, guided} {
-		out = append(out, stepProgram(p.latents(s), schedule.Slots, kind, p.opts.DTypeFor("transformer")))
+	for _, k := range s.stepKinds(kind, plain, guided) {
+		out = append(out, stepProgram(p.latents(s), schedule.Slots, k, s.joins(k), p.opts.DTypeFor("transformer")))
 	}
 	latents := p.latents(s)
 	decoders, err := p.autoencoder().decoders(latents[2], latents[3], s.VAETiling)
@@ -343,7 +344,8 @@ func (p *sd3Pipeline) join(clip [2][]float32, t5 []float32, length int) []float3
 
 func (p *sd3Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
 	s := p.Sizes(r)
-	ps, kind, dims := p.programs(s, r.ClipSkip), p.kind(r), p.latents(s)
+	kind, dims := p.kind(r), p.latents(s)
+	transformer := p.programs(s.denoiser(kind), r.ClipSkip).transformer
 	schedule, err := p.schedule(r, s)
 	if err != nil {
 		return nil, err
@@ -355,10 +357,15 @@ func (p *sd3Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Em
 		return nil, err
 	}
 	defer c.free()
+	if s.joins(kind) {
+		if err := c.join(ctx, ex, transformer); err != nil {
+			return nil, err
+		}
+	}
 	gens := newGenerators(r.Seed, s.Batch)
 	draw := func() []float32 { return gens.randn(dims[1:]...) }
 	l := &loop{
-		ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind, scaleAt: constant(*r.GuidanceScale),
+		ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind, joined: s.joins(kind), scaleAt: constant(*r.GuidanceScale),
 		dtype: p.opts.DTypeFor("transformer"), component: "transformer",
 	}
 	if r.Latents != nil {
@@ -367,7 +374,7 @@ func (p *sd3Pipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Em
 		l.latents = draw()
 	}
 	l.denoise = func(ctx context.Context, input Tensor, i int) (cond, uncond Tensor, err error) {
-		return callDenoiser(ctx, ex, ps.transformer, kind, input, float32(schedule.Calls[i].Timestep), c)
+		return callDenoiser(ctx, ex, transformer, kind, input, float32(schedule.Calls[i].Timestep), c)
 	}
 	return l.run(ctx)
 }

@@ -83,7 +83,7 @@ func (p *sdxlPipeline) Defaults(r *Request) error {
 	if r.Image != nil {
 		class = "StableDiffusionXLImg2ImgPipeline"
 	}
-	errs := refuse(r, class, "prompt_2", "negative_prompt", "negative_prompt_2", "sigmas", "timesteps", "guidance_rescale", "eta", "clip_skip", "image", "strength", "vae_tiling",
+	errs := refuse(r, class, "prompt_2", "negative_prompt", "negative_prompt_2", "sigmas", "timesteps", "guidance_rescale", "eta", "clip_skip", "image", "strength", "vae_tiling", guidanceBatchArgument,
 		"original_size", "crops_coords_top_left", "target_size", "negative_original_size", "negative_crops_coords_top_left", "negative_target_size")
 	// The prompt's embedding is the stream before the last layer, clip_skip layers further up.
 	if most := min(p.clip[0].Layers, p.clip[1].Layers) - 1; r.ClipSkip > most {

@@ -43,7 +43,7 @@ func newStableDiffusion(ck *checkpoint.Checkpoint, o Options) (Pipeline, error) 
 func (p *sdPipeline) Class() string { return "StableDiffusionPipeline" }
 
 func (p *sdPipeline) Defaults(r *Request) error {
-	has := []string{"negative_prompt", "sigmas", "timesteps", "eta", "clip_skip", "image", "strength", "vae_tiling"}
+	has := []string{"negative_prompt", "sigmas", "timesteps", "eta", "clip_skip", "image", "strength", "vae_tiling", guidanceBatchArgument}
 	class := p.Class()
 	if r.Image != nil {
 		class = "StableDiffusionImg2ImgPipeline"

@@ -35,14 +35,21 @@ func (k stepKind) String() string {
 
 // stepProgram is what runs after each call of the denoiser: guidance and the scheduler's step. Inputs: sample (float32), cond and uncond (the
 // denoiser's outputs), guidance_scale and guidance_rescale (scalars), and noise, h0.., coefficients, lo and hi as in
-// scheduler.StepNetwork. Outputs: latents (float32), model_input (dtype), model_output (float32), finite (whether all of latents is) and h0...
-func stepProgram(latents []int, slots int, kind stepKind, dtype graph.DType) *Program {
+// scheduler.StepNetwork. Joined, one input pair [2B, ...] has uncond and then cond, and model_input is [2B, ...], the sample twice. Outputs: latents (float32), model_input (dtype), model_output (float32), finite (whether all of latents is) and h0...
+func stepProgram(latents []int, slots int, kind stepKind, joined bool, dtype graph.DType) *Program {
 	inner := scheduler.StepNetwork(f32(latents...), slots)
 	outs := inner.Outputs
 	n := trace.Network{Name: "step", Class: "step", DType: float32Type, Outputs: []string{"latents", "model_input", "model_output", "finite"}}
-	n.Inputs = append(n.Inputs, trace.Input{Name: "cond", Shape: shape(dtype, latents...)})
+	if joined {
+		n.Inputs = append(n.Inputs, trace.Input{Name: "pair", Shape: shape(dtype, twice(latents)...)})
+	} else {
+		n.Inputs = append(n.Inputs, trace.Input{Name: "cond", Shape: shape(dtype, latents...)})
+	}
 	if kind != plain {
-		n.Inputs = append(n.Inputs, trace.Input{Name: "uncond", Shape: shape(dtype, latents...)}, trace.Input{Name: "guidance_scale", Shape: f32()})
+		if !joined {
+			n.Inputs = append(n.Inputs, trace.Input{Name: "uncond", Shape: shape(dtype, latents...)})
+		}
+		n.Inputs = append(n.Inputs, trace.Input{Name: "guidance_scale", Shape: f32()})
 	}
 	if kind == rescaled {
 		n.Inputs = append(n.Inputs, trace.Input{Name: "guidance_rescale", Shape: f32()})
@@ -56,10 +63,15 @@ func stepProgram(latents []int, slots int, kind stepKind, dtype graph.DType) *Pr
 		n.Outputs = append(n.Outputs, fmt.Sprintf("h%d", k))
 	}
 	n.Build = func(c *trace.Ctx, in map[string]*ml.Node) []*ml.Node {
-		cond := ml.ConvertDType(in["cond"], dtypes.Float32)
+		halves := map[string]*ml.Node{"cond": in["cond"], "uncond": in["uncond"]}
+		if joined {
+			b := latents[0]
+			halves["uncond"], halves["cond"] = ml.SliceAxis(in["pair"], 0, ml.AxisRange(0, b)), ml.SliceAxis(in["pair"], 0, ml.AxisRange(b, 2*b))
+		}
+		cond := ml.ConvertDType(halves["cond"], dtypes.Float32)
 		out := cond
 		if kind != plain {
-			uncond := ml.ConvertDType(in["uncond"], dtypes.Float32)
+			uncond := ml.ConvertDType(halves["uncond"], dtypes.Float32)
 			out = ml.Add(uncond, ml.Mul(in["guidance_scale"], ml.Sub(cond, uncond)))
 		}
 		if kind == rescaled {
@@ -87,13 +99,21 @@ func stepProgram(latents []int, slots int, kind stepKind, dtype graph.DType) *Pr
 		}
 		next := got["prev_sample"]
 		finite := ml.LogicalAll(ml.IsFinite(next))
-		res := []*ml.Node{next, ml.ConvertDType(got["model_input"], dtype), out, finite}
+		input := ml.ConvertDType(got["model_input"], dtype)
+		if joined {
+			input = ml.Concatenate([]*ml.Node{input, input}, 0)
+		}
+		res := []*ml.Node{next, input, out, finite}
 		for k := range slots {
 			res = append(res, got[fmt.Sprintf("h%d", k)])
 		}
 		return res
 	}
-	p := &Program{Network: n, Stage: StageDenoise, Spec: fmt.Sprintf("%v slots=%d %v %v", latents, slots, kind, graph.DTypeName(dtype))}
+	form := kind.String()
+	if joined {
+		form += " joined"
+	}
+	p := &Program{Network: n, Stage: StageDenoise, Spec: fmt.Sprintf("%v slots=%d %s %v", latents, slots, form, graph.DTypeName(dtype))}
 	donated := scheduler.StepDonations(slots)
 	for _, in := range n.Inputs {
 		if _, ok := donated[in.Name]; ok {
@@ -102,6 +122,9 @@ func stepProgram(latents []int, slots int, kind stepKind, dtype graph.DType) *Pr
 	}
 	return p
 }
+
+// twice is a shape with twice the batch.
+func twice(dims []int) []int { return append([]int{2 * dims[0]}, dims[1:]...) }
 
 // std is the standard deviation of each picture of x (unbiased, as torch.std), with its axes kept.
 func std(x *ml.Node) *ml.Node {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
@@ -134,60 +135,72 @@ func TestStepProgram(t *testing.T) {
 				if dtype == dtypes.BFloat16 && slots > 0 {
 					continue // history is float32 whatever the dtype
 				}
-				t.Run(fmt.Sprintf("%v/%v/%d slots", dtype, kind, slots), func(t *testing.T) {
-					r := rand.New(rand.NewPCG(1, uint64(slots)))
-					p := stepProgram(dims, slots, kind, dtype)
-					inputs := map[string]*host.Tensor{}
-					values := map[string][]float64{}
-					for _, in := range p.Inputs {
-						inputs[in.Name], values[in.Name] = random(r, in.Shape.DType, in.Shape.Dimensions...)
+				for _, joined := range []bool{false, true} {
+					if joined && kind == plain {
+						continue // there is one half
 					}
-					set := func(name string, v float32) {
-						if inputs[name] != nil {
-							inputs[name], values[name] = host.FromScalar(v), []float64{float64(v)}
+					t.Run(fmt.Sprintf("%v/%v/%d slots/joined %v", dtype, kind, slots, joined), func(t *testing.T) {
+						r := rand.New(rand.NewPCG(1, uint64(slots)))
+						p := stepProgram(dims, slots, kind, joined, dtype)
+						inputs := map[string]*host.Tensor{}
+						values := map[string][]float64{}
+						for _, in := range p.Inputs {
+							inputs[in.Name], values[in.Name] = random(r, in.Shape.DType, in.Shape.Dimensions...)
 						}
-					}
-					set("guidance_scale", scale)
-					set("guidance_rescale", rescale)
-					set("lo", -0.5)
-					set("hi", float32(math.Inf(1)))
-
-					model := guide(kind, values["cond"], values["uncond"], dims[0], dims[3], scale, float64(float32(rescale)))
-					operands := [][]float64{values["sample"], model, values["noise"]}
-					for k := range slots {
-						operands = append(operands, values[fmt.Sprintf("h%d", k)])
-					}
-					table, columns := values["coefficients"], scheduler.Columns(slots)
-					combine := func(row int) []float64 {
-						out := make([]float64, len(model))
-						for c, x := range operands {
-							for i := range out {
-								out[i] += table[row*columns+c] * x[i]
+						if joined {
+							pair := values["pair"]
+							values["uncond"], values["cond"] = pair[:len(pair)/2], pair[len(pair)/2:]
+						}
+						set := func(name string, v float32) {
+							if inputs[name] != nil {
+								inputs[name], values[name] = host.FromScalar(v), []float64{float64(v)}
 							}
 						}
-						return out
-					}
-					x0 := combine(0)
-					for i := range x0 {
-						x0[i] = max(x0[i], -0.5)
-					}
-					operands = append(operands, x0)
-					want := map[string][]float64{"model_output": model, "latents": combine(1), "model_input": combine(2), "finite": {1}}
-					for k := range slots {
-						want[fmt.Sprintf("h%d", k)] = combine(3 + k)
-					}
+						set("guidance_scale", scale)
+						set("guidance_rescale", rescale)
+						set("lo", -0.5)
+						set("hi", float32(math.Inf(1)))
 
-					for i, out := range (golden.Job{Network: p.Network, Inputs: inputs, Donate: p.Donate}).Run(t) {
-						name := p.Outputs[i]
-						for _, side := range out {
-							limit := 2e-5
-							if side.Tensor.DType() == dtypes.BFloat16 {
-								limit = 1.0 / 256
-							}
-							near(t, name+" on side "+side.Name, flat(side.Tensor), want[name], limit)
+						model := guide(kind, values["cond"], values["uncond"], dims[0], dims[3], scale, float64(float32(rescale)))
+						operands := [][]float64{values["sample"], model, values["noise"]}
+						for k := range slots {
+							operands = append(operands, values[fmt.Sprintf("h%d", k)])
 						}
-					}
-				})
+						table, columns := values["coefficients"], scheduler.Columns(slots)
+						combine := func(row int) []float64 {
+							out := make([]float64, len(model))
+							for c, x := range operands {
+								for i := range out {
+									out[i] += table[row*columns+c] * x[i]
+								}
+							}
+							return out
+						}
+						x0 := combine(0)
+						for i := range x0 {
+							x0[i] = max(x0[i], -0.5)
+						}
+						operands = append(operands, x0)
+						want := map[string][]float64{"model_output": model, "latents": combine(1), "model_input": combine(2), "finite": {1}}
+						if joined {
+							want["model_input"] = slices.Repeat(want["model_input"], 2)
+						}
+						for k := range slots {
+							want[fmt.Sprintf("h%d", k)] = combine(3 + k)
+						}
+
+						for i, out := range (golden.Job{Network: p.Network, Inputs: inputs, Donate: p.Donate}).Run(t) {
+							name := p.Outputs[i]
+							for _, side := range out {
+								limit := 2e-5
+								if side.Tensor.DType() == dtypes.BFloat16 {
+									limit = 1.0 / 256
+								}
+								near(t, name+" on side "+side.Name, flat(side.Tensor), want[name], limit)
+							}
+						}
+					})
+				}
 			}
 		}
 	}
@@ -197,7 +210,7 @@ func TestStepProgram(t *testing.T) {
 func TestStepNotFinite(t *testing.T) {
 	dims := []int{1, 2, 2, 2}
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
-		p := stepProgram(dims, 0, plain, dtypes.Float32)
+		p := stepProgram(dims, 0, plain, false, dtypes.Float32)
 		cond := make([]float32, 8)
 		cond[5] = float32(bad)
 		table := make([]float32, scheduler.Rows(0)*scheduler.Columns(0))

@@ -110,7 +110,7 @@ func (p *unetPart) schedule(r *Request) (*scheduler.Schedule, error) {
 }
 
 func (p *unetPart) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, VAETiling: r.VAETiling}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, VAETiling: r.VAETiling, GuidanceBatch: r.guidanceBatch()}
 }
 
 func (p *unetPart) checkSizes(s Sizes) error {
@@ -167,14 +167,10 @@ func (p *unetPart) programs(r *Request) ([]*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	out = append(out, p.unetProgram(s))
-	// Both forms of the small step program, so that turning guidance on or off compiles nothing.
-	kinds := []stepKind{plain, guided}
-	if p.kind(r) == rescaled {
-		kinds = append(kinds, rescaled)
-	}
-	for _, k := range kinds {
-		out = append(out, stepProgram(p.dims(s), schedule.Slots, k, p.opts.DTypeFor("unet")))
+	kind := p.kind(r)
+	out = append(out, p.unetProgram(s.denoiser(kind)))
+	for _, k := range s.stepKinds(kind, plain, guided) {
+		out = append(out, stepProgram(p.dims(s), schedule.Slots, k, s.joins(k), p.opts.DTypeFor("unet")))
 	}
 	d := p.dims(s)
 	decoders, err := p.autoencoder().decoders(d[2], d[3], s.VAETiling)
@@ -188,8 +184,13 @@ func clipEncoder(component string, tok tokenizer.Tokenizer, c clip.Config) *text
 
 // denoise runs the loop.
 func (p *unetPart) denoise(ctx context.Context, ex Executor, r *Request, c *conditions) (Tensor, error) {
-	s := p.Sizes(r)
-	dims, unet, kind := p.dims(s), p.unetProgram(s), p.kind(r)
+	s, kind := p.Sizes(r), p.kind(r)
+	dims, unet := p.dims(s), p.unetProgram(s.denoiser(kind))
+	if s.joins(kind) {
+		if err := c.join(ctx, ex, unet); err != nil {
+			return nil, err
+		}
+	}
 	schedule, err := p.schedule(r)
 	if err != nil {
 		return nil, err
@@ -197,7 +198,7 @@ func (p *unetPart) denoise(ctx context.Context, ex Executor, r *Request, c *cond
 	gens := newGenerators(r.Seed, s.Batch)
 	draw := func() []float32 { return gens.randn(dims[1:]...) }
 	l := &loop{
-		ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind, scaleAt: constant(*r.GuidanceScale),
+		ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind, joined: s.joins(kind), scaleAt: constant(*r.GuidanceScale),
 		dtype: p.opts.DTypeFor("unet"), component: "unet",
 	}
 	switch {

@@ -148,7 +148,7 @@ const (
 )
 
 func (p *wanPipeline) Defaults(r *Request) error {
-	errs := refuse(r, p.Class(), "negative_prompt", "num_frames", "guidance_scale_2", "max_sequence_length", "vae_tiling")
+	errs := refuse(r, p.Class(), "negative_prompt", "num_frames", "guidance_scale_2", "max_sequence_length", "vae_tiling", guidanceBatchArgument)
 	setDefault(&r.Height, 480)
 	setDefault(&r.Width, 832)
 	setDefault(&r.NumFrames, 81)
@@ -212,7 +212,7 @@ func (p *wanPipeline) roundSizes(r *Request) error {
 }
 
 func (p *wanPipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, Frames: r.NumFrames, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, Frames: r.NumFrames, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling, GuidanceBatch: r.guidanceBatch()}
 }
 
 func (p *wanPipeline) checkSizes(s Sizes) error {
@@ -307,20 +307,21 @@ func (p *wanPipeline) unpackProgram(dims []int) *Program {
 
 func (p *wanPipeline) Programs(r *Request) ([]*Program, error) {
 	s := p.Sizes(r)
+	kind := p.kind(r)
 	ps := p.programs(s)
 	schedule, err := p.schedule(r)
 	if err != nil {
 		return nil, err
 	}
 	out := []*Program{ps.text}
-	for i, q := range ps.experts {
+	for i, q := range p.programs(s.denoiser(kind)).experts {
 		if q == nil {
 			continue
 		}
 		out = append(out, q)
 		// Both forms of the small step program, so that turning guidance on or off compiles nothing.
-		for _, kind := range []stepKind{plain, guided} {
-			step := stepProgram(p.dims(s), schedule.Slots, kind, p.opts.DTypeFor(wanExperts[i]))
+		for _, k := range s.stepKinds(kind, plain, guided) {
+			step := stepProgram(p.dims(s), schedule.Slots, k, s.joins(k), p.opts.DTypeFor(wanExperts[i]))
 			if !slices.ContainsFunc(out, func(q *Program) bool { return q.ID() == step.ID() }) {
 				out = append(out, step)
 			}
@@ -434,7 +435,8 @@ func (p *wanPipeline) Encode(ctx context.Context, ex Executor, r *Request) (Embe
 
 func (p *wanPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
 	s := p.Sizes(r)
-	ps, kind, dims := p.programs(s), p.kind(r), p.dims(s)
+	kind, dims := p.kind(r), p.dims(s)
+	experts := p.programs(s.denoiser(kind)).experts
 	schedule, err := p.schedule(r)
 	if err != nil {
 		return nil, err
@@ -457,12 +459,15 @@ func (p *wanPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Em
 			return err
 		}
 		current, given = expert, next
+		if s.joins(kind) {
+			return given.join(ctx, ex, experts[expert])
+		}
 		return nil
 	}
 	gens := newGenerators(r.Seed, s.Batch)
 	draw := func() []float32 { return gens.randn(dims[1:]...) }
 	l := &loop{
-		ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind, dtype: p.opts.DTypeFor(wanExperts[at(0)]),
+		ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind, joined: s.joins(kind), dtype: p.opts.DTypeFor(wanExperts[at(0)]),
 		scaleAt: func(i int) float64 {
 			if at(i) == 1 {
 				return *r.GuidanceScale2
@@ -480,7 +485,7 @@ func (p *wanPipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Em
 		if err := enter(at(i)); err != nil {
 			return nil, nil, err
 		}
-		return callDenoiser(ctx, ex, ps.experts[current], kind, input, float32(schedule.Calls[i].Timestep), given)
+		return callDenoiser(ctx, ex, experts[current], kind, input, float32(schedule.Calls[i].Timestep), given)
 	}
 	return l.run(ctx)
 }

@@ -3,7 +3,6 @@ package pipelines
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	ml "github.com/gomlx/gomlx/core/graph"
 
@@ -71,7 +70,7 @@ const zimageSequence = 512 // max_sequence_length where none is given
 func (p *zimagePipeline) maxSequence() int { return max(zimageSequence, p.zimage.MaxText()) }
 
 func (p *zimagePipeline) Defaults(r *Request) error {
-	errs := refuse(r, p.Class(), "negative_prompt", "sigmas", "cfg_normalization", "cfg_truncation", "max_sequence_length", "vae_tiling")
+	errs := refuse(r, p.Class(), "negative_prompt", "sigmas", "cfg_normalization", "cfg_truncation", "max_sequence_length", "vae_tiling", guidanceBatchArgument)
 	setDefault(&r.Height, 1024/p.multiple()*p.multiple())
 	setDefault(&r.Width, 1024/p.multiple()*p.multiple())
 	r.stepsDefault(50)
@@ -80,6 +79,9 @@ func (p *zimagePipeline) Defaults(r *Request) error {
 	}
 	if r.CFGTruncation == nil {
 		r.CFGTruncation = ptr(1.0)
+	}
+	if *r.CFGTruncation < 1 && r.GuidanceBatch == guidanceOne {
+		errs = append(errs, fmt.Errorf("%s: found %s with cfg_truncation %g, wanted %s: past it the denoiser has the prompts' half alone", guidanceBatchArgument, guidanceOne, *r.CFGTruncation, guidanceTwo))
 	}
 	r.sequenceDefault(zimageSequence, 0)
 	if *r.GuidanceScale <= 0 {
@@ -125,7 +127,7 @@ func (p *zimagePipeline) checkEmbeds(r *Request) error {
 }
 
 func (p *zimagePipeline) Sizes(r *Request) Sizes {
-	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling}
+	return Sizes{Batch: r.Batch(), Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, VAETiling: r.VAETiling, GuidanceBatch: r.guidanceBatch()}
 }
 
 func (p *zimagePipeline) checkSizes(s Sizes) error {
@@ -214,18 +216,16 @@ func (p *zimagePipeline) kind(r *Request) stepKind {
 func (p *zimagePipeline) Programs(r *Request) ([]*Program, error) {
 	s := p.Sizes(r)
 	// Both forms of the small step program, so that turning guidance on or off compiles nothing.
-	kinds := []stepKind{plain, guided}
-	if kind := p.kind(r); !slices.Contains(kinds, kind) {
-		kinds = append(kinds, kind)
-	}
+	kind := p.kind(r)
+	kinds := s.stepKinds(kind, plain, guided)
 	schedule, err := p.schedule(r, p.tokens(s))
 	if err != nil {
 		return nil, err
 	}
 	ps := p.programs(s)
-	out := []*Program{ps.text, ps.transformer}
-	for _, kind := range kinds {
-		out = append(out, stepProgram(p.latents(s), schedule.Slots, kind, p.opts.DTypeFor("transformer")))
+	out := []*Program{ps.text, p.programs(s.denoiser(kind)).transformer}
+	for _, k := range kinds {
+		out = append(out, stepProgram(p.latents(s), schedule.Slots, k, s.joins(k), p.opts.DTypeFor("transformer")))
 	}
 	latents := p.latents(s)
 	decoders, err := p.autoencoder().decoders(latents[2], latents[3], s.VAETiling)
@@ -407,7 +407,8 @@ func (p *zimagePipeline) give(to tensors, ex Executor, r *Request, s Sizes, e Em
 
 func (p *zimagePipeline) Denoise(ctx context.Context, ex Executor, r *Request, e Embeds) (Tensor, error) {
 	s := p.Sizes(r)
-	transformer, kind, dims := p.programs(s).transformer, p.kind(r), p.latents(s)
+	kind, dims := p.kind(r), p.latents(s)
+	transformer := p.programs(s.denoiser(kind)).transformer
 	schedule, err := p.schedule(r, p.tokens(s))
 	if err != nil {
 		return nil, err
@@ -422,10 +423,15 @@ func (p *zimagePipeline) Denoise(ctx context.Context, ex Executor, r *Request, e
 	// Past cfg_truncation there is no guidance.
 	truncated := func(i int) bool { return *r.CFGTruncation <= 1 && float64(time(i)) > *r.CFGTruncation }
 
+	if s.joins(kind) {
+		if err := c.join(ctx, ex, transformer); err != nil {
+			return nil, err
+		}
+	}
 	gens := newGenerators(r.Seed, s.Batch)
 	draw := func() []float32 { return gens.randn(dims[1:]...) }
 	l := &loop{
-		ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind,
+		ex: ex, req: r, dims: dims, draw: draw, schedule: schedule, kind: kind, joined: s.joins(kind),
 		// cond + scale (cond - uncond) is uncond + (1 + scale) (cond - uncond).
 		scaleAt: constant(1 + *r.GuidanceScale),
 		dtype:   p.opts.DTypeFor("transformer"), component: "transformer",

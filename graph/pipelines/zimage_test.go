@@ -15,7 +15,7 @@ import (
 // is left, which must not divide by it.
 func TestPictureNormed(t *testing.T) {
 	dims := []int{3, 1, 1, 2}
-	p := stepProgram(dims, 0, pictureNormed, dtypes.Float32)
+	p := stepProgram(dims, 0, pictureNormed, false, dtypes.Float32)
 	table := make([]float32, scheduler.Rows(0)*scheduler.Columns(0))
 	table[scheduler.Columns(0)+1] = 1 // latents = the guided output
 	f := func(v ...float32) *host.Tensor { return host.FromFlatDataAndDimensions(v, dims...) }
