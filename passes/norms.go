@@ -12,8 +12,8 @@ import (
 // y = x * a + (bias - mean * a), with the mean, a and what is added behind barriers, and takes each sum over the positions first over the width and then
 // over the height. The variance stays the mean of (x - mean)², which a mean far from zero does not harm.
 //
-// Without the barriers, which keep what has a value a channel out of the loop over the picture, XLA on the CPU gains nothing by it
-// (docs/performance.md has the figures). In real numbers the result is the same, in floats the last bits differ: x * a and mean * a cancel where the mean is
+// Without the barriers XLA on the CPU gains nothing by the multiply-add, and a UNet loses by it with the sums in two steps (docs/performance.md has the figures).
+// In real numbers the result is the same, in floats the last bits differ: x * a and mean * a cancel where the mean is
 // large, and lose about what the rounding of the mean loses in the other form.
 //
 // What it looks for is the form that nn.GroupNorm has after canonicalize, in float32; inputs of any other rank and groups of one channel are
