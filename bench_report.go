@@ -67,9 +67,7 @@ func (r *BenchReport) about() string {
 		parts = append(parts, FormatBytes(m.Memory))
 	}
 	parts = append(parts, m.System, m.Platform)
-	for _, p := range r.plugins() {
-		parts = append(parts, p)
-	}
+	parts = append(parts, r.plugins()...)
 	return strings.Join(append(parts, "precast "+r.Precast, r.Time.Format(time.DateOnly)), "; ")
 }
 
