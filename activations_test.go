@@ -56,19 +56,7 @@ func TestMemoryIsKnown(t *testing.T) {
 	known := func(p *Pipeline) map[string]int64 {
 		t.Helper()
 		r := req()
-		if err := p.complete(r); err != nil {
-			t.Fatal(err)
-		}
-		programs, err := p.pipe.Programs(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.connect(); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.engine.checkWeights(programs); err != nil {
-			t.Fatal(err)
-		}
+		programs := checkedPrograms(t, p, r)
 		out := map[string]int64{}
 		for _, q := range programs {
 			if q.Component != "" {
@@ -138,4 +126,23 @@ func TestMemoryIsKnown(t *testing.T) {
 		same(regions+", older artifact", old, want, false)
 		refused(old, 1<<20, "activations of vae")
 	}
+}
+
+// checkedPrograms are the programs of a request, with their weights checked and their memory known.
+func checkedPrograms(t *testing.T, p *Pipeline, r *Request) []*pipelines.Program {
+	t.Helper()
+	if err := p.complete(r); err != nil {
+		t.Fatal(err)
+	}
+	programs, err := p.pipe.Programs(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.connect(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.engine.checkWeights(programs); err != nil {
+		t.Fatal(err)
+	}
+	return programs
 }

@@ -24,19 +24,7 @@ func TestWeightBytes(t *testing.T) {
 			}
 		}()
 		req := &Request{Prompt: []string{"x"}, Height: 32, Width: 32, NumInferenceSteps: 1, MaxSequenceLength: 16}
-		if err := p.complete(req); err != nil {
-			t.Fatal(err)
-		}
-		programs, err := p.pipe.Programs(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.connect(); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.engine.checkWeights(programs); err != nil {
-			t.Fatal(err)
-		}
+		checkedPrograms(t, p, req)
 		needed = p.weightBytes()
 		if _, err := p.Generate(t.Context(), req); err != nil {
 			t.Fatal(err)

@@ -12,11 +12,3 @@ func changeTime(info os.FileInfo) int64 {
 	}
 	return 0
 }
-
-// fileNumber tells a file from the others of its file system: two of equal times are two files.
-func fileNumber(info os.FileInfo) uint64 {
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return st.Ino
-	}
-	return 0
-}
